@@ -1,0 +1,36 @@
+# Everything a newcomer needs: `make demo` and `make test` set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export OMP_NUM_THREADS = 1
+export OPENBLAS_NUM_THREADS = 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: demo test test-slow lint bench clean install
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/cordon demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -m 'not slow' tests/unit tests/contract tests/integration tests/acceptance
+
+test-slow: $(STAMP)
+	$(BIN)/pytest -m slow --timeout 900 tests/unit tests/contract tests/integration tests/acceptance tests/simulation
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,97 @@
+"""The error tree. The branch is the advice.
+
+    CordonError
+    ├── Rejected              don't retry as it is: change the request (carries a reason code)
+    │   ├── WriteRejected     a draft was refused
+    │   ├── Conflict          same idempotency key with other content, a stale plan
+    │   └── Denied            this credential may not do that
+    ├── Unavailable           retry later (`retry_after_s`)
+    │   └── DeadlineExceeded  the client's own deadline passed; a write with an idempotency key may be retried
+    ├── WireError             a bug or a foreign peer
+    │   ├── MalformedFrame
+    │   └── FrameTooLarge     refused before it was sent
+    ├── ConfigError           credentials, URL or project missing or unreadable
+    └── Closed                the bus object was used outside its `async with`
+
+Every error says what happened, to what, and what to do: `str(error)` is that sentence.
+"""
+
+from __future__ import annotations
+
+
+class CordonError(Exception):
+    """Base of all errors of Cordon. `reason` is a stable code, `advice` says what to do."""
+
+    def __init__(self, message: str, *, reason: str = "error", advice: str = "") -> None:
+        super().__init__(f"{message} {advice}".strip())
+        self.message = message
+        self.reason = reason
+        self.advice = advice
+
+
+class Rejected(CordonError):
+    """The request as it is can't be granted. `field` and `limit` name the offending part where there is one."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "rejected",
+        advice: str = "",
+        reasons: tuple[str, ...] = (),
+        field: str = "",
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, advice=advice)
+        self.reasons = reasons or (reason,)
+        self.field = field
+        self.limit = limit
+
+
+class WriteRejected(Rejected):
+    """A draft was refused; nothing was stored."""
+
+
+class Conflict(Rejected):
+    """The request contradicts what is already recorded (idempotency key, plan, supersede)."""
+
+
+class Denied(Rejected):
+    """The credential does not carry this right."""
+
+
+class Unavailable(CordonError):
+    """The bus can't answer now. Retry after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, reason: str = "unavailable", advice: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, reason=reason, advice=advice)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(Unavailable):
+    """No answer within the client's deadline; the outcome is unknown."""
+
+
+class WireError(CordonError):
+    """A frame that breaks the contract."""
+
+
+class MalformedFrame(WireError):
+    """A frame that can't be decoded."""
+
+
+class FrameTooLarge(WireError):
+    """A frame over its limit, refused before sending. `size` and `limit` are bytes."""
+
+    def __init__(self, message: str, *, size: int, limit: int, advice: str = "") -> None:
+        super().__init__(message, reason="frame_too_large", advice=advice)
+        self.size = size
+        self.limit = limit
+
+
+class ConfigError(CordonError):
+    """Credentials, URL or project are missing or can't be read."""
+
+
+class Closed(CordonError):
+    """Used after it was closed, or before it was opened."""

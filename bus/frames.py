@@ -1,0 +1,609 @@
+"""Every frame on the wire: tagged, versioned msgspec Structs in JSON. Pure; no I/O.
+
+`type` is the tag. New fields always have defaults; unknown fields are ignored. Times are RFC 3339 text with `Z`.
+Trust is a number 0..1 with at most three decimals. What an agent sends (Draft) and what the gatekeeper stamps (Memory) are two types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar, get_args
+
+import msgspec
+
+from . import limits
+from .errors import Conflict, CordonError, Denied, FrameTooLarge, MalformedFrame, Rejected, Unavailable, WriteRejected
+from .limits import WIRE_VERSION
+from .prompt import render_prompt
+
+Kind = Literal[
+    "fact", "preference", "event", "rule", "procedure", "decision", "source", "tool_experience", "relationship", "task",
+    "emotional_state", "constraint",
+]  # fmt: skip
+Scope = Literal["project", "user", "task", "operational"]
+Origin = Literal["external", "agent_inferred", "tool_result", "user_stated", "human_reviewed", "system"]
+Method = Literal["stated", "extracted", "summarised", "imported"]
+Sensitivity = Literal["low", "high"]
+Classification = Literal["public", "internal", "restricted"]
+TaskState = Literal["active", "resolved", "abandoned", "superseded"]
+Intent = Literal["answer", "plan", "write", "send", "execute", "configure"]
+Risk = Literal["none", "read_only", "writes_local", "external_side_effect", "privileged"]
+Decision = Literal["admit", "admit_summary_only", "rank_down", "quarantine", "deny"]
+Surface = Literal["natural", "tentative", "background", "suppressed"]
+State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
+
+# Ordered tuples: the index is the number inside the gatekeeper and the ledger. Append only.
+KINDS: tuple[str, ...] = get_args(Kind)
+SCOPES: tuple[str, ...] = get_args(Scope)
+ORIGINS: tuple[str, ...] = get_args(Origin)  # weakest first
+METHODS: tuple[str, ...] = get_args(Method)
+SENSITIVITIES: tuple[str, ...] = get_args(Sensitivity)  # loosest first
+CLASSIFICATIONS: tuple[str, ...] = get_args(Classification)  # loosest first
+TASK_STATES: tuple[str, ...] = get_args(TaskState)
+INTENTS: tuple[str, ...] = get_args(Intent)
+RISKS: tuple[str, ...] = get_args(Risk)  # least first
+DECISIONS: tuple[str, ...] = get_args(Decision)  # loosest first
+
+Readers = list[list[str]]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What every frame carries. `request_id` is made by the client and comes back with `agent` and `project`."""
+
+    v: int = WIRE_VERSION
+    request_id: str = ""
+
+
+class Answer(Frame, kw_only=True, omit_defaults=False):
+    """What every answer carries: to whom (`agent`, a public key) and about which project it is."""
+
+    agent: str = ""
+    project: str = ""
+
+
+# --- agents: requests -----------------------------------------------------------------------------
+class Draft(Frame, kw_only=True, tag="draft"):
+    """What an agent asks to store: no identity, no trust. Claims can only tighten. `origin` empty = the key's maximum; `ttl` in seconds."""
+
+    content: str
+    kind: Kind = "fact"
+    scope: Scope = "project"
+    scope_id: str = ""
+    origin: Origin | Literal[""] = ""
+    method: Method = "stated"
+    evidence: list[str] = []
+    derived_from: list[str] = []
+    run: str = ""
+    task: str = ""
+    session: str = ""
+    trace_id: str = ""
+    task_state: TaskState | None = None
+    claimed_confidence: float | None = None
+    sensitivity: Sensitivity = "low"
+    classification: Classification = "internal"
+    readers: Readers | None = None
+    valid_from: str | None = None
+    valid_until: str | None = None
+    ttl: int | None = None
+    expires_at: str | None = None
+    opt_out: bool = False
+    supersedes: str = ""
+    idempotency_key: str = ""
+    tool: str = ""
+
+
+class Query(Frame, kw_only=True, tag="query"):
+    """A question with its admission context. Intent, risk and scene are claims: they only make decisions stricter."""
+
+    text: str
+    k: int = limits.K_DEFAULT
+    filters: dict[str, list[str]] = {}
+    as_of: str | None = None
+    min_position: int = 0
+    run: str = ""
+    task: str = ""
+    turn: int = 0
+    user: str = ""
+    intent: Intent = "answer"
+    tool_risk: Risk = "none"
+    required_origin: list[Origin] | None = None
+    scene: str = ""
+    history_off: bool = False
+
+
+class Get(Frame, kw_only=True, tag="get"):
+    """Content by id: authorised, decided and recorded like a recall. Unknown, foreign and unreadable ids are simply absent."""
+
+    ids: list[str]
+    as_of: str | None = None
+    min_position: int = 0
+    run: str = ""
+    task: str = ""
+    turn: int = 0
+    user: str = ""
+    intent: Intent = "answer"
+    tool_risk: Risk = "none"
+
+
+class Ack(Frame, kw_only=True, tag="ack"):
+    """Acknowledges notices by their `notice` ids."""
+
+    notices: list[str]
+
+
+class Sync(Frame, kw_only=True, tag="sync"):
+    """Asks for the open notices of this agent."""
+
+
+# --- agents: answers ------------------------------------------------------------------------------
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote it, as the broker said. `id` is stable over key rotation; `chain` are the delegating agents' ids, root first."""
+
+    id: str
+    key: str = ""
+    name: str = ""
+    type: str = ""
+    chain: list[str] = []
+    via: str = ""
+
+
+class Redaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that was cut out before storage: its type and span in the stored text, never its value."""
+
+    type: str
+    start: int
+    end: int
+
+
+class Receipt(Answer, kw_only=True, tag="receipt"):
+    """The answer to a draft, sent when the ledger has it on disk and it can be found."""
+
+    id: str
+    state: State
+    searchable: bool = True
+    trust: float
+    trust_floor: float
+    origin: Origin
+    classification: Classification = "internal"
+    actor: Actor
+    reasons: list[str] = []
+    redactions: list[Redaction] = []
+    parents: list[str] = []
+    duplicate: bool = False
+    position: int
+
+    def __str__(self) -> str:
+        short = self.id[-8:]
+        verb = "already stored" if self.duplicate else "stored"
+        text = f"{short} {verb} as {self.state}, trust {self.trust:g} ({self.origin})"
+        if self.parents:
+            text += f", derived from {len(self.parents)} memor{'y' if len(self.parents) == 1 else 'ies'}"
+        if self.redactions:
+            text += f", {len(self.redactions)} secret{'s' if len(self.redactions) > 1 else ''} cut out"
+        if self.state == "held":
+            text += f"; held for {', '.join(self.reasons) or 'an open case'}: an operator decides"
+        return text + "."
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    """How many parents of each edge kind the memory has."""
+
+    declared: int = 0
+    copied: int = 0
+    served: int = 0
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """A stamped record, as a reader may see it."""
+
+    id: str
+    content: str
+    kind: Kind
+    project: str
+    scope: Scope = "project"
+    scope_id: str = ""
+    origin: Origin
+    method: Method = "stated"
+    trust: float
+    trust_floor: float
+    classification: Classification = "internal"
+    sensitivity: Sensitivity = "low"
+    opt_out: bool = False
+    readers: Readers | None = None
+    actor: Actor
+    evidence: list[str] = []
+    sourceless: bool = False
+    lineage: Lineage = Lineage()
+    state: State = "active"
+    task_state: TaskState | None = None
+    review: str = ""
+    written_at: str
+    verified_at: str | None = None
+    valid_from: str | None = None
+    valid_until: str | None = None
+    expires_at: str | None = None
+    supersedes: str = ""
+    superseded_by: str = ""
+    position: int = 0
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One admitted candidate. `score` is the gate's (0..1, two digits)."""
+
+    memory: Memory
+    rank: int = 0
+    score: float = 0.0
+    decision: Decision
+    reasons: list[str]
+    constraints: list[str] = []
+    surface: Surface = "natural"
+    truncated: bool = False
+    historical: bool = False
+
+
+class Recall(Answer, kw_only=True, tag="recall"):
+    """The answer to a query or get. `withheld` counts what this principal could see in another context."""
+
+    recall_id: str
+    admitted: list[Item] = []
+    withheld: dict[str, int] = {}
+    why_empty: str = ""
+    notes: list[str] = []
+    generation: int = 0
+    position: int = 0
+
+    def as_prompt(self) -> str:
+        """Labelled data blocks for a model's context: never instructions, each with origin, trust and constraints."""
+        return render_prompt(self)
+
+
+class Refusal(Answer, kw_only=True, tag="refusal"):
+    """A typed no. `error` is the class: rejected, conflict, denied, unavailable, malformed. `message` echoes no caller text."""
+
+    error: Literal["rejected", "conflict", "denied", "unavailable", "malformed", "internal"]
+    reason: str
+    reasons: list[str] = []
+    field: str = ""
+    limit: int | None = None
+    message: str = ""
+    advice: str = ""
+    retry_after_s: float | None = None
+    detail: dict[str, Any] = {}
+
+
+class Feed(Frame, kw_only=True, omit_defaults=False, tag="feed"):
+    """What changed in a project: ids and ledger position only; content comes by `get`."""
+
+    project: str
+    classification: Classification
+    kind: Literal["memory", "held", "released", "superseded", "erased"]
+    ids: list[str]
+    position: int
+
+
+class Notice(Frame, kw_only=True, omit_defaults=False, tag="notice"):
+    """'A memory that you were served is now held' (kind recall) or released. `notice` is what `ack` takes."""
+
+    notice: str
+    kind: Literal["recall", "released"]
+    agent: str
+    case: str
+    ids: list[str]
+    total: int
+    position: int
+
+
+class Synced(Answer, kw_only=True, tag="synced"):
+    """Answer to ack and sync: the notices that are still open."""
+
+    notices: list[Notice] = []
+    position: int = 0
+
+
+# --- operators: requests --------------------------------------------------------------------------
+class Hold(Frame, kw_only=True, tag="hold"):
+    """Plan, apply or force a hold. `selector`: memory ids, `agent:NAME`, `run:LABEL`, `source:URI`.
+
+    `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply.
+    """
+
+    selector: list[str] = []
+    dry_run: bool = False
+    plan: str = ""
+    now: bool = False
+    suspects: bool = False
+    message: str = ""
+    cursor: int = 0
+
+
+class Release(Frame, kw_only=True, tag="release"):
+    """Removes exactly one case's holds."""
+
+    case: str
+    message: str = ""
+
+
+class CaseQuery(Frame, kw_only=True, tag="case_query"):
+    """One case with a page of members, or (case empty) the list of cases."""
+
+    case: str = ""
+    cursor: int = 0
+
+
+class Review(Frame, kw_only=True, tag="review"):
+    """An operator's decision on a memory that was held at write."""
+
+    id: str
+    verdict: Literal["accept", "reject"]
+    message: str = ""
+
+
+class Trace(Frame, kw_only=True, tag="trace"):
+    """Lineage up (ancestors) or down (descendants) from one memory. `hops` None = all. `edges`: which kinds to follow (None = declared and copied)."""
+
+    id: str
+    direction: Literal["up", "down"] = "down"
+    hops: int | None = None
+    edges: list[Literal["declared", "copied", "served"]] | None = None
+    cursor: int = 0
+
+
+class Why(Frame, kw_only=True, tag="why"):
+    """Everything known about a memory (`mem_…`) or a recall (`rec_…`). Text only with `reveal`, which is logged."""
+
+    id: str
+    reveal: bool = False
+
+
+class ContextRequest(Frame, kw_only=True, tag="context"):
+    """Show or close the context of an agent (by name or id)."""
+
+    agent: str
+    action: Literal["show", "close"] = "show"
+    message: str = ""
+
+
+class StatsRequest(Frame, kw_only=True, tag="stats_query"):
+    """Counts of this tenant, as far as this operator may see them."""
+
+
+# --- operators: answers ---------------------------------------------------------------------------
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of a plan, case or trace."""
+
+    id: str
+    agent: str = ""
+    project: str = ""
+    kind: str = ""
+    hops: int = 0
+    state: State = "active"
+    mixed: bool = False
+    confidence: float | None = None
+    content: str | None = None
+
+
+class Plan(Answer, kw_only=True, tag="plan"):
+    """What a hold would do. `members` is one page of `count`; `elsewhere` counts members in projects this operator may not see."""
+
+    plan: str
+    roots: list[str]
+    members: list[Member]
+    count: int
+    elsewhere: int = 0
+    by_agent: dict[str, int] = {}
+    by_project: dict[str, int] = {}
+    by_kind: dict[str, int] = {}
+    by_depth: dict[str, int] = {}
+    suspects: list[Member] = []
+    mixed: int = 0
+    already_held: int = 0
+    contexts_exposed: int = 0
+    agents_to_tell: list[str] = []
+    reads_lost: int = 0
+    expires_at: str = ""
+    position: int = 0
+    next: int | None = None
+    closure_ms: float = 0.0
+
+
+class Case(Answer, kw_only=True, tag="case"):
+    """A case: who, why, roots, members."""
+
+    case: str
+    state: Literal["open", "pending", "released"]
+    by: str
+    person: str = ""
+    why: str = ""
+    roots: list[str] = []
+    count: int
+    joined: int = 0
+    added: list[str] = []
+    members: list[Member] = []
+    elsewhere: int = 0
+    told: list[str] = []
+    acked: list[str] = []
+    opened_at: str = ""
+    released_at: str | None = None
+    released_by: str = ""
+    position: int = 0
+    next: int | None = None
+    closure_ms: float = 0.0
+    hold_ms: float = 0.0
+
+
+class Cases(Answer, kw_only=True, tag="cases"):
+    cases: list[Case]
+    position: int = 0
+    next: int | None = None
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    from_: str
+    to: str
+    kind: str
+    confidence: float | None = None
+
+
+class TraceAnswer(Answer, kw_only=True, tag="trace_answer"):
+    """Nodes in order of hops (the asked one first, hops 0), and the edges among them."""
+
+    root: str
+    direction: Literal["up", "down"]
+    nodes: list[Member]
+    edges: list[Edge]
+    count: int
+    elsewhere: int = 0
+    position: int = 0
+    next: int | None = None
+
+
+class WhyAnswer(Answer, kw_only=True, tag="why_answer"):
+    """Facts and their explanation in sentences. `facts` holds plain JSON values; agent text only in `content` when revealed."""
+
+    id: str
+    kind: Literal["memory", "recall"]
+    sentences: list[str]
+    facts: dict[str, Any]
+    parents: list[Edge] = []
+    reads: list[dict[str, Any]] = []
+    cases: list[str] = []
+    content: str | None = None
+    position: int = 0
+
+
+class ContextAnswer(Answer, kw_only=True, tag="context_answer"):
+    """What the gatekeeper believes is still in an agent's head."""
+
+    context: str
+    root: str
+    epoch: int
+    recalls: int
+    served: int
+    trust_floor: float
+    classification: Classification = "internal"
+    compartments: list[str] = []
+    exposed: list[str] = []
+    last_read_at: str | None = None
+    closed: bool = False
+    position: int = 0
+
+
+class Stats(Answer, kw_only=True, tag="stats"):
+    counts: dict[str, int]
+    position: int = 0
+
+
+# --- the home's control plane (adm.…) --------------------------------------------------------------
+class AdmTenant(Frame, kw_only=True, tag="adm_tenant"):
+    """Add or list tenants. `account` is the tenant's account key; `user_key` the hex secret for end users' ids."""
+
+    action: Literal["add", "list"] = "list"
+    account: str = ""
+    name: str = ""
+    user_key: str = ""
+
+
+class AdmProject(Frame, kw_only=True, tag="adm_project"):
+    """Add, list or set projects of a tenant. `settings` see gate.config.ProjectSettings."""
+
+    action: Literal["add", "list", "set"] = "list"
+    account: str
+    name: str = ""
+    settings: dict[str, Any] = {}
+
+
+class AdmAgent(Frame, kw_only=True, tag="adm_agent"):
+    """Register or list agents of a tenant."""
+
+    action: Literal["add", "list"] = "list"
+    account: str
+    name: str = ""
+    key: str = ""
+    role: str = "agent"
+    projects: list[str] = []
+    person: str = ""
+
+
+class AdmRegistry(Frame, kw_only=True, tag="adm_registry"):
+    """The new registry JWT; verified against the operator before it is used."""
+
+    jwt: str
+
+
+class AdmStatus(Frame, kw_only=True, tag="adm_status"):
+    """Health, positions and counts of the gatekeeper."""
+
+
+class AdmVerify(Frame, kw_only=True, tag="adm_verify"):
+    """Verify chain, positions and counts, live."""
+
+
+class Done(Answer, kw_only=True, tag="done"):
+    """Answer of the control plane. `result` holds plain JSON values."""
+
+    result: dict[str, Any]
+    position: int = 0
+
+
+MemoryRequest = Draft | Query | Get | Ack | Sync
+OpsRequest = Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest
+AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify
+Reply = (
+    Receipt | Recall | Refusal | Synced | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
+)
+Push = Feed | Notice
+
+# The verb of the subject decides which request a frame must be: one table for client and gatekeeper.
+VERB_OF: dict[type[Frame], str] = {
+    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync",
+    Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
+    ContextRequest: "context", StatsRequest: "stats",
+    AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
+    AdmVerify: "verify",
+}  # fmt: skip
+FRAME_BYTES_MAX: dict[type[Frame], int] = {Draft: limits.DRAFT_FRAME_BYTES_MAX}  # others: QUERY_FRAME_BYTES_MAX
+
+_encoder = msgspec.json.Encoder()
+_reply_decoder = msgspec.json.Decoder(Reply)
+_push_decoder = msgspec.json.Decoder(Push)
+F = TypeVar("F", bound=Frame)
+
+
+def encode(frame: Frame) -> bytes:
+    """JSON bytes of a frame; `FrameTooLarge` if a request is over its limit."""
+    data = _encoder.encode(frame)
+    if type(frame) in VERB_OF:
+        limit = FRAME_BYTES_MAX.get(type(frame), limits.QUERY_FRAME_BYTES_MAX)
+        if len(data) > limit:
+            raise FrameTooLarge(
+                f"A {frame.__struct_config__.tag} frame of {len(data):,} bytes is over the limit of {limit:,}.",
+                size=len(data),
+                limit=limit,
+                advice="Send less text in one call.",
+            )
+    return data
+
+
+def decode_reply(data: bytes) -> Any:
+    """Any answer of the gatekeeper. Raises MalformedFrame."""
+    try:
+        return _reply_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise MalformedFrame(f"The answer is not a frame of version {WIRE_VERSION}: {e}.", reason="malformed_frame") from None
+
+
+def decode_push(data: bytes) -> Any:
+    """A feed or notice frame. Raises MalformedFrame."""
+    try:
+        return _push_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise MalformedFrame(f"Not a feed or notice frame: {e}.", reason="malformed_frame") from None
+
+
+def raise_refusal(r: Refusal, request: type[Frame]) -> CordonError:
+    """The exception for a refusal (returned, not raised, so that the caller's traceback is its own)."""
+    if r.error == "unavailable" or r.error == "internal":
+        return Unavailable(r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0)
+    if r.error == "malformed":
+        return MalformedFrame(r.message, reason=r.reason, advice=r.advice)
+    kind = {"conflict": Conflict, "denied": Denied}.get(r.error, WriteRejected if request is Draft else Rejected)
+    return kind(r.message, reason=r.reason, advice=r.advice, reasons=tuple(r.reasons), field=r.field, limit=r.limit)

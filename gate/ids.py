@@ -1,0 +1,45 @@
+"""Ids: a typed prefix and 128 bits, time-ordered with a random tail, as 26 characters of lower-case Crockford base32.
+
+In the ledger an id is its 16 raw bytes. Time and chance are passed in where a test needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_VALUE = {c: i for i, c in enumerate(_ALPHABET)}
+ID_CHARS = 26
+ID_BYTES = 16
+PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_")
+
+
+def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:
+    """16 bytes: 48 bits of unix milliseconds, 80 bits of chance."""
+    stamp = int(time.time() * 1000) if ms is None else ms
+    return stamp.to_bytes(6, "big") + (os.urandom(10) if tail is None else tail)
+
+
+def text(prefix: str, raw: bytes) -> str:
+    """`prefix` + 26 characters for 16 raw bytes."""
+    n = int.from_bytes(raw, "big")
+    return prefix + "".join([_ALPHABET[(n >> shift) & 31] for shift in range(125, -1, -5)])
+
+
+def new(prefix: str, ms: int | None = None) -> str:
+    return text(prefix, new_raw(ms))
+
+
+def raw(id_: str) -> bytes | None:
+    """The 16 bytes of an id with any known prefix; None if it isn't one."""
+    body = id_.rpartition("_")[2]
+    if len(body) != ID_CHARS or id_[: -ID_CHARS] not in PREFIXES:
+        return None
+    n = 0
+    for c in body:
+        v = _VALUE.get(c)
+        if v is None:
+            return None
+        n = n << 5 | v
+    return n.to_bytes(17, "big")[-16:] if n < 1 << 128 else None

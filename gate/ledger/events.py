@@ -1,0 +1,266 @@
+"""Events of the ledger and records of READS, as they lie on disk. Formats are dear to change: append fields with defaults, never rename.
+
+An event is (meta bytes, body bytes or None). Meta is msgpack, a map tagged by `e`, and holds ids, labels, decisions, edges.
+Body = salt[32] ‖ msgpack and holds everything personal: content, vector, evidence, clear labels, free text.
+Trust is an integer 0..1000. Times are int64 milliseconds UTC. Inside a tenant a memory is named by the `tenant_seq` of its event.
+Enumerations are indexes into the ordered tuples of bus.frames. An unknown tag or version stops replay.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+EVENT_VERSION = 1
+
+# Edge kinds: index on disk. Append only.
+EDGE_KINDS = ("declared", "copied", "served", "influence", "via_resource", "supersedes", "contradicts", "delegated")
+DECLARED, COPIED, SERVED = 0, 1, 2
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True):
+    """Parent of the memory whose event holds it. `confidence` 0..255 for 0..1."""
+
+    kind: int
+    parent: int
+    confidence: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="e"):
+    v: int = EVENT_VERSION
+    ms: int
+
+
+class MemoryWritten(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_written", rename={"class_": "class", "from_": "from"}):
+    """A draft that was accepted or held, with the decision taken. `state` is 'active' or 'held' at write."""
+
+    id: bytes
+    project: str
+    scope: int = 0
+    user: str = ""  # keyed hash usr_…, never the clear id
+    agent: bytes  # 16 raw bytes of agt_…
+    key: str
+    role: str
+    chain: list[bytes] = []
+    kind: int = 0
+    origin: int
+    origin_claimed: int = -1
+    method: int = 0
+    trust: int
+    floor: int
+    class_: int = 1
+    sens: int = 0
+    opt_out: bool = False
+    readers: list[list[str]] | None = None
+    comp: list[str] = []  # compartments: project:<name>, user:<hash>; sorted
+    holds: list[str] = []  # reasons for a review hold at write (screen:…, flow_down:…)
+    reasons: list[str] = []  # everything else that the receipt says
+    edges: list[Edge] = []
+    cases: list[bytes] = []  # cases joined at write, because a declared or copied parent is a member
+    exposed: list[bytes] = []  # open cases that the context was served members of
+    ctx: bytes
+    epoch: int = 0
+    ctx_seq: int = 0
+    from_: int = 0
+    until: int = 0
+    expires: int = 0
+    oldest: int = 0  # oldest written time over it and its joined parents
+    supersedes: int = 0  # tenant_seq
+    contradicts: int = 0  # tenant_seq, when superseding was not allowed
+    task_state: int = -1
+    nosrc: bool = False
+    evroot: bytes = b""  # 8-byte keyed hash of the first evidence item, for spreading results
+    run: bytes = b""  # 8-byte keyed hashes of the labels
+    task: bytes = b""
+    session: bytes = b""
+    red: list[list[int | str]] = []  # [type, start, end]
+    tool: str = ""
+    idem: bytes = b""  # 16-byte hash of (agent, project, key)
+    idem_content: bytes = b""  # 16-byte keyed hash of the draft as sent, to tell a retry from a conflict
+    policy: int = 0
+    gate: str = ""
+    enc: str = ""  # encoder id and hash of the vector in the body
+    body: bytes  # H("cordon.body.1" ‖ u32 len ‖ body)
+
+
+class MemoryBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    content: str
+    vector: bytes = b""  # float16, little endian
+    evidence: list[str] = []
+    run: str = ""
+    task: str = ""
+    session: str = ""
+    trace_id: str = ""
+    scope_id: str = ""
+
+
+class MemoryReviewed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_reviewed"):
+    memory: int
+    verdict: str  # accept | reject
+    agent: bytes
+    person: str = ""
+    body: bytes = b""  # NoteBody
+
+
+class CasePart(Event, frozen=True, kw_only=True, omit_defaults=True, tag="case_part"):
+    """A part of a case's member list: `deltas` is LEB128 of the ascending tenant_seqs, each less the one before it (the first as it is)."""
+
+    case: bytes
+    part: int
+    count: int
+    deltas: bytes
+
+
+class CaseOpened(Event, frozen=True, kw_only=True, omit_defaults=True, tag="case_opened"):
+    """The seal: the case counts only when all `parts` are there, `count` members in all, and the digest fits."""
+
+    case: bytes
+    agent: bytes
+    person: str = ""
+    roots: list[int]
+    parts: int
+    count: int
+    digest: bytes  # H("cordon.case.1" ‖ u32 len ‖ int32 LE members ascending)
+    plan: bytes = b""
+    policy: int = 0
+    edges: list[int] = []  # edge kinds followed
+    suspects: int = 0
+    until: int = 0  # release by itself at this time (suspects' holds); 0 = never
+    body: bytes = b""  # NoteBody with the reason
+
+
+class CaseReleased(Event, frozen=True, kw_only=True, omit_defaults=True, tag="case_released"):
+    case: bytes
+    agent: bytes
+    person: str = ""
+    body: bytes = b""
+
+
+class NoteBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Free text of a person: why."""
+
+    text: str
+
+
+class NoticeSent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="notice_sent"):
+    """To every agent that was served a member. kind: recall | released."""
+
+    case: bytes
+    kind: str
+    agents: list[bytes]
+
+
+class NoticeAcked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="notice_acked"):
+    case: bytes
+    kind: str
+    agent: bytes
+
+
+class ContextClosed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="context_closed"):
+    ctx: bytes
+    epoch: int  # the epoch that begins
+    agent: bytes  # who closed it
+    person: str = ""
+    body: bytes = b""
+
+
+class TenantAdded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="tenant_added"):
+    name: str
+    by: str
+
+
+class ProjectChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="project_changed"):
+    """The project as it is from here on. `settings` is JSON of gate.config.ProjectSettings."""
+
+    name: str
+    state: str = "active"
+    settings: bytes = b"{}"
+    by: str = ""
+
+
+class AgentIssued(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_issued"):
+    agent: bytes
+    name: str
+    key: str
+    role: str
+    projects: list[str] = []
+    person: str = ""
+    parent: bytes = b""
+    by: str = ""
+
+
+class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="policy_changed"):
+    number: int
+    registry: bytes = b""  # sha256 of the registry JWT
+    by: str = ""
+
+
+AnyEvent = (
+    MemoryWritten | MemoryReviewed | CasePart | CaseOpened | CaseReleased | NoticeSent | NoticeAcked | ContextClosed
+    | TenantAdded | ProjectChanged | AgentIssued | PolicyChanged
+)  # fmt: skip
+
+
+# --- READS ------------------------------------------------------------------------------------------
+class Joined(msgspec.Struct, frozen=True, array_like=True):
+    """A context's joined labels after a read, so that a pruned READS can't launder."""
+
+    floor: int
+    origin: int
+    class_: int
+    sens: int
+    opt_out: bool
+    comp: list[str]
+
+
+class ReadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="r"):
+    v: int = EVENT_VERSION
+    ms: int
+
+
+class Served(ReadRecord, frozen=True, kw_only=True, omit_defaults=True, tag="served"):
+    """A recall that was answered: all candidates shown or decided, at most 64 of each. `items`: [tenant_seq, decision, reason bits]."""
+
+    recall: bytes
+    ctx: bytes
+    epoch: int
+    ctx_seq: int
+    agent: bytes
+    project: str
+    verb: str
+    intent: int = 0
+    risk: int = 0
+    run: bytes = b""
+    task: bytes = b""
+    items: list[tuple[int, int, int]] = []  # served: decision < quarantine
+    withheld: list[tuple[int, int, int]] = []  # decided against
+    joined: Joined
+
+
+class Withdrawn(ReadRecord, frozen=True, kw_only=True, omit_defaults=True, tag="withdrawn"):
+    """Items of a recall that the last look dropped."""
+
+    recall: bytes
+    items: list[int]
+
+
+class Audit(ReadRecord, frozen=True, kw_only=True, omit_defaults=True, tag="audit"):
+    """A refusal (nobody waits for it), or a look at text by an operator. `count` > 1 when more were folded into it."""
+
+    agent: bytes = b""
+    key: str = ""
+    verb: str = ""
+    project: str = ""
+    code: str
+    count: int = 1
+    memory: int = 0
+
+
+AnyRecord = Served | Withdrawn | Audit
+
+encode = msgspec.msgpack.Encoder().encode
+decode_event = msgspec.msgpack.Decoder(AnyEvent).decode
+decode_record = msgspec.msgpack.Decoder(AnyRecord).decode
+decode_memory = msgspec.msgpack.Decoder(MemoryWritten).decode
+decode_memory_body = msgspec.msgpack.Decoder(MemoryBody).decode
+decode_note = msgspec.msgpack.Decoder(NoteBody).decode
+SALT_BYTES = 32
