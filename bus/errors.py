@@ -69,7 +69,14 @@ class Unavailable(CordonError):
 
 
 class DeadlineExceeded(Unavailable):
-    """No answer within the client's deadline; the outcome is unknown."""
+    """No answer within the client's deadline. `reason` is outcome_unknown or not_delivered.
+
+    `idempotency_key` is the one of a write: the same write with it never makes a second memory.
+    """
+
+    def __init__(self, message: str, *, reason: str = "outcome_unknown", advice: str = "", idempotency_key: str = "") -> None:
+        super().__init__(message, reason=reason, advice=advice)
+        self.idempotency_key = idempotency_key
 
 
 class WireError(CordonError):

@@ -1,7 +1,8 @@
 """Every frame on the wire: tagged, versioned msgspec Structs in JSON. Pure; no I/O.
 
 `type` is the tag. New fields always have defaults; unknown fields are ignored. Times are RFC 3339 text with `Z`.
-Trust is a number 0..1 with at most three decimals. What an agent sends (Draft) and what the gatekeeper stamps (Memory) are two types.
+Trust is a number 0..1 with at most three decimals. What an agent sends (Draft) and what the gatekeeper stamps (Memory) are two
+types.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ Risk = Literal["none", "read_only", "writes_local", "external_side_effect", "pri
 Decision = Literal["admit", "admit_summary_only", "rank_down", "quarantine", "deny"]
 Surface = Literal["natural", "tentative", "background", "suppressed"]
 State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
+FeedKind = Literal["memory", "held", "released", "superseded", "erased"]
 
 # Ordered tuples: the index is the number inside the gatekeeper and the ledger. Append only.
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -53,7 +55,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     request_id: str = ""
 
 
-class Answer(Frame, kw_only=True, omit_defaults=False):
+class Answer(Frame, frozen=True, kw_only=True, omit_defaults=False):
     """What every answer carries: to whom (`agent`, a public key) and about which project it is."""
 
     agent: str = ""
@@ -61,8 +63,11 @@ class Answer(Frame, kw_only=True, omit_defaults=False):
 
 
 # --- agents: requests -----------------------------------------------------------------------------
-class Draft(Frame, kw_only=True, tag="draft"):
-    """What an agent asks to store: no identity, no trust. Claims can only tighten. `origin` empty = the key's maximum; `ttl` in seconds."""
+class Draft(Frame, frozen=True, kw_only=True, tag="draft"):
+    """What an agent asks to store: no identity, no trust. Claims can only tighten.
+
+    `origin` empty = the key's maximum; `ttl` in seconds.
+    """
 
     content: str
     kind: Kind = "fact"
@@ -91,7 +96,7 @@ class Draft(Frame, kw_only=True, tag="draft"):
     tool: str = ""
 
 
-class Query(Frame, kw_only=True, tag="query"):
+class Query(Frame, frozen=True, kw_only=True, tag="query"):
     """A question with its admission context. Intent, risk and scene are claims: they only make decisions stricter."""
 
     text: str
@@ -110,7 +115,7 @@ class Query(Frame, kw_only=True, tag="query"):
     history_off: bool = False
 
 
-class Get(Frame, kw_only=True, tag="get"):
+class Get(Frame, frozen=True, kw_only=True, tag="get"):
     """Content by id: authorised, decided and recorded like a recall. Unknown, foreign and unreadable ids are simply absent."""
 
     ids: list[str]
@@ -124,13 +129,13 @@ class Get(Frame, kw_only=True, tag="get"):
     tool_risk: Risk = "none"
 
 
-class Ack(Frame, kw_only=True, tag="ack"):
+class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
     """Acknowledges notices by their `notice` ids."""
 
     notices: list[str]
 
 
-class Sync(Frame, kw_only=True, tag="sync"):
+class Sync(Frame, frozen=True, kw_only=True, tag="sync"):
     """Asks for the open notices of this agent."""
 
 
@@ -154,7 +159,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class Receipt(Answer, kw_only=True, tag="receipt"):
+class Receipt(Answer, frozen=True, kw_only=True, tag="receipt"):
     """The answer to a draft, sent when the ledger has it on disk and it can be found."""
 
     id: str
@@ -240,7 +245,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     historical: bool = False
 
 
-class Recall(Answer, kw_only=True, tag="recall"):
+class Recall(Answer, frozen=True, kw_only=True, tag="recall"):
     """The answer to a query or get. `withheld` counts what this principal could see in another context."""
 
     recall_id: str
@@ -251,12 +256,17 @@ class Recall(Answer, kw_only=True, tag="recall"):
     generation: int = 0
     position: int = 0
 
+    @property
+    def ids(self) -> list[str]:
+        """Ids of what was admitted, in rank order: what `derived_from=` takes."""
+        return [item.memory.id for item in self.admitted]
+
     def as_prompt(self) -> str:
         """Labelled data blocks for a model's context: never instructions, each with origin, trust and constraints."""
         return render_prompt(self)
 
 
-class Refusal(Answer, kw_only=True, tag="refusal"):
+class Refusal(Answer, frozen=True, kw_only=True, tag="refusal"):
     """A typed no. `error` is the class: rejected, conflict, denied, unavailable, malformed. `message` echoes no caller text."""
 
     error: Literal["rejected", "conflict", "denied", "unavailable", "malformed", "internal"]
@@ -270,17 +280,17 @@ class Refusal(Answer, kw_only=True, tag="refusal"):
     detail: dict[str, Any] = {}
 
 
-class Feed(Frame, kw_only=True, omit_defaults=False, tag="feed"):
+class Feed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="feed"):
     """What changed in a project: ids and ledger position only; content comes by `get`."""
 
     project: str
     classification: Classification
-    kind: Literal["memory", "held", "released", "superseded", "erased"]
+    kind: FeedKind
     ids: list[str]
     position: int
 
 
-class Notice(Frame, kw_only=True, omit_defaults=False, tag="notice"):
+class Notice(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="notice"):
     """'A memory that you were served is now held' (kind recall) or released. `notice` is what `ack` takes."""
 
     notice: str
@@ -292,7 +302,7 @@ class Notice(Frame, kw_only=True, omit_defaults=False, tag="notice"):
     position: int
 
 
-class Synced(Answer, kw_only=True, tag="synced"):
+class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
     """Answer to ack and sync: the notices that are still open."""
 
     notices: list[Notice] = []
@@ -300,7 +310,7 @@ class Synced(Answer, kw_only=True, tag="synced"):
 
 
 # --- operators: requests --------------------------------------------------------------------------
-class Hold(Frame, kw_only=True, tag="hold"):
+class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     """Plan, apply or force a hold. `selector`: memory ids, `agent:NAME`, `run:LABEL`, `source:URI`.
 
     `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply.
@@ -315,21 +325,21 @@ class Hold(Frame, kw_only=True, tag="hold"):
     cursor: int = 0
 
 
-class Release(Frame, kw_only=True, tag="release"):
+class Release(Frame, frozen=True, kw_only=True, tag="release"):
     """Removes exactly one case's holds."""
 
     case: str
     message: str = ""
 
 
-class CaseQuery(Frame, kw_only=True, tag="case_query"):
+class CaseQuery(Frame, frozen=True, kw_only=True, tag="case_query"):
     """One case with a page of members, or (case empty) the list of cases."""
 
     case: str = ""
     cursor: int = 0
 
 
-class Review(Frame, kw_only=True, tag="review"):
+class Review(Frame, frozen=True, kw_only=True, tag="review"):
     """An operator's decision on a memory that was held at write."""
 
     id: str
@@ -337,8 +347,11 @@ class Review(Frame, kw_only=True, tag="review"):
     message: str = ""
 
 
-class Trace(Frame, kw_only=True, tag="trace"):
-    """Lineage up (ancestors) or down (descendants) from one memory. `hops` None = all. `edges`: which kinds to follow (None = declared and copied)."""
+class Trace(Frame, frozen=True, kw_only=True, tag="trace"):
+    """Lineage up (ancestors) or down (descendants) from one memory.
+
+    `hops` None = all. `edges`: which kinds to follow (None = declared and copied).
+    """
 
     id: str
     direction: Literal["up", "down"] = "down"
@@ -347,14 +360,14 @@ class Trace(Frame, kw_only=True, tag="trace"):
     cursor: int = 0
 
 
-class Why(Frame, kw_only=True, tag="why"):
+class Why(Frame, frozen=True, kw_only=True, tag="why"):
     """Everything known about a memory (`mem_…`) or a recall (`rec_…`). Text only with `reveal`, which is logged."""
 
     id: str
     reveal: bool = False
 
 
-class ContextRequest(Frame, kw_only=True, tag="context"):
+class ContextRequest(Frame, frozen=True, kw_only=True, tag="context"):
     """Show or close the context of an agent (by name or id)."""
 
     agent: str
@@ -362,7 +375,7 @@ class ContextRequest(Frame, kw_only=True, tag="context"):
     message: str = ""
 
 
-class StatsRequest(Frame, kw_only=True, tag="stats_query"):
+class StatsRequest(Frame, frozen=True, kw_only=True, tag="stats_query"):
     """Counts of this tenant, as far as this operator may see them."""
 
 
@@ -381,8 +394,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
 
 
-class Plan(Answer, kw_only=True, tag="plan"):
-    """What a hold would do. `members` is one page of `count`; `elsewhere` counts members in projects this operator may not see."""
+class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
+    """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see."""
 
     plan: str
     roots: list[str]
@@ -405,7 +418,7 @@ class Plan(Answer, kw_only=True, tag="plan"):
     closure_ms: float = 0.0
 
 
-class Case(Answer, kw_only=True, tag="case"):
+class Case(Answer, frozen=True, kw_only=True, tag="case"):
     """A case: who, why, roots, members."""
 
     case: str
@@ -430,7 +443,7 @@ class Case(Answer, kw_only=True, tag="case"):
     hold_ms: float = 0.0
 
 
-class Cases(Answer, kw_only=True, tag="cases"):
+class Cases(Answer, frozen=True, kw_only=True, tag="cases"):
     cases: list[Case]
     position: int = 0
     next: int | None = None
@@ -443,7 +456,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     confidence: float | None = None
 
 
-class TraceAnswer(Answer, kw_only=True, tag="trace_answer"):
+class TraceAnswer(Answer, frozen=True, kw_only=True, tag="trace_answer"):
     """Nodes in order of hops (the asked one first, hops 0), and the edges among them."""
 
     root: str
@@ -456,7 +469,7 @@ class TraceAnswer(Answer, kw_only=True, tag="trace_answer"):
     next: int | None = None
 
 
-class WhyAnswer(Answer, kw_only=True, tag="why_answer"):
+class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
     """Facts and their explanation in sentences. `facts` holds plain JSON values; agent text only in `content` when revealed."""
 
     id: str
@@ -470,7 +483,7 @@ class WhyAnswer(Answer, kw_only=True, tag="why_answer"):
     position: int = 0
 
 
-class ContextAnswer(Answer, kw_only=True, tag="context_answer"):
+class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     """What the gatekeeper believes is still in an agent's head."""
 
     context: str
@@ -487,13 +500,13 @@ class ContextAnswer(Answer, kw_only=True, tag="context_answer"):
     position: int = 0
 
 
-class Stats(Answer, kw_only=True, tag="stats"):
+class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
     counts: dict[str, int]
     position: int = 0
 
 
 # --- the home's control plane (adm.…) --------------------------------------------------------------
-class AdmTenant(Frame, kw_only=True, tag="adm_tenant"):
+class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
     """Add or list tenants. `account` is the tenant's account key; `user_key` the hex secret for end users' ids."""
 
     action: Literal["add", "list"] = "list"
@@ -502,7 +515,7 @@ class AdmTenant(Frame, kw_only=True, tag="adm_tenant"):
     user_key: str = ""
 
 
-class AdmProject(Frame, kw_only=True, tag="adm_project"):
+class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
     """Add, list or set projects of a tenant. `settings` see gate.config.ProjectSettings."""
 
     action: Literal["add", "list", "set"] = "list"
@@ -511,7 +524,7 @@ class AdmProject(Frame, kw_only=True, tag="adm_project"):
     settings: dict[str, Any] = {}
 
 
-class AdmAgent(Frame, kw_only=True, tag="adm_agent"):
+class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     """Register or list agents of a tenant."""
 
     action: Literal["add", "list"] = "list"
@@ -523,21 +536,21 @@ class AdmAgent(Frame, kw_only=True, tag="adm_agent"):
     person: str = ""
 
 
-class AdmRegistry(Frame, kw_only=True, tag="adm_registry"):
+class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):
     """The new registry JWT; verified against the operator before it is used."""
 
     jwt: str
 
 
-class AdmStatus(Frame, kw_only=True, tag="adm_status"):
+class AdmStatus(Frame, frozen=True, kw_only=True, tag="adm_status"):
     """Health, positions and counts of the gatekeeper."""
 
 
-class AdmVerify(Frame, kw_only=True, tag="adm_verify"):
+class AdmVerify(Frame, frozen=True, kw_only=True, tag="adm_verify"):
     """Verify chain, positions and counts, live."""
 
 
-class Done(Answer, kw_only=True, tag="done"):
+class Done(Answer, frozen=True, kw_only=True, tag="done"):
     """Answer of the control plane. `result` holds plain JSON values."""
 
     result: dict[str, Any]

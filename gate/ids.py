@@ -5,11 +5,13 @@ In the ledger an id is its 16 raw bytes. Time and chance are passed in where a t
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
+_FROM_RFC4648 = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
 ID_CHARS = 26
 ID_BYTES = 16
 PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_")
@@ -23,8 +25,8 @@ def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:
 
 def text(prefix: str, raw: bytes) -> str:
     """`prefix` + 26 characters for 16 raw bytes."""
-    n = int.from_bytes(raw, "big")
-    return prefix + "".join([_ALPHABET[(n >> shift) & 31] for shift in range(125, -1, -5)])
+    padded = base64.b32encode(b"\0\0\0\0" + raw)  # 160 bits = 32 characters; the last 26 hold our 128
+    return prefix + padded.translate(_FROM_RFC4648)[-ID_CHARS:].decode()
 
 
 def new(prefix: str, ms: int | None = None) -> str:

@@ -194,9 +194,16 @@ class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="p
     by: str = ""
 
 
+class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ledger_accepted"):
+    """A person accepted the ledger as it is after it had gone back behind a projection: what was lost is lost."""
+
+    by: str
+    position: int  # the tenant's position that was accepted
+
+
 AnyEvent = (
     MemoryWritten | MemoryReviewed | CasePart | CaseOpened | CaseReleased | NoticeSent | NoticeAcked | ContextClosed
-    | TenantAdded | ProjectChanged | AgentIssued | PolicyChanged
+    | TenantAdded | ProjectChanged | AgentIssued | PolicyChanged | LedgerAccepted
 )  # fmt: skip
 
 

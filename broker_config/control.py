@@ -1,0 +1,261 @@
+"""The home's control plane from outside: adds tenants, projects and agents to a running home, and asks its gatekeeper for status.
+
+Invariants: every step can be repeated, so a call that was cut short is simply made again; an agent's credential appears under its
+final name only after the gatekeeper has it in the ledger; one process at a time changes the trust tree.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import anyio
+import msgspec
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from bus import frames, subjects
+from bus.errors import Closed, ConfigError, Conflict, CordonError, Rejected, Unavailable
+from bus.frames import AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done, Refusal
+from bus.identity import Keypair, creds_text, keypair, parse_creds
+from bus.limits import REQUEST_TIMEOUT_S
+
+from .connection import connected
+from .home import Home, write_private
+from .streams import ensure_streams
+from .trust import AgentRequest, Tenant, Trust, nearest
+
+VERIFY_TIMEOUT_S: Final = 600.0  # the whole ledger is read
+LOCK_TIMEOUT_S: Final = 30.0
+LOCK_POLL_S: Final = 0.02
+
+
+class Control:
+    """`async with Control(home) as control`: connections of the admin and the system user of a home that is up.
+
+    Raises Rejected, Conflict, Denied (don't retry), Unavailable (retry) and ConfigError (the home is missing or unsafe).
+    """
+
+    def __init__(self, home: Home, *, shard: int = 0, clock: Callable[[], float] = time.time) -> None:
+        self.home, self.shard = home, shard
+        self.trust = Trust(home, clock, shard)
+        self._stack = AsyncExitStack()
+        self._admin: Client | None = None
+        self._admin_key = ""
+
+    async def __aenter__(self) -> Control:
+        self.home.check_private()
+        url, creds = self.home.url, self.home.core_creds("admin")
+        self._admin = await self._stack.enter_async_context(connected(url, creds))
+        self._admin_key = parse_creds(creds.read_text()).key
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        self._admin = None
+        await self._stack.aclose()
+
+    # --- tenants
+    async def tenant_add(self, name: str) -> dict[str, Any]:
+        """Keys, account, registry, ledger, in this order: what is in the ledger is complete. Repeating it is harmless."""
+        async with self._changing_trust():
+            tenant = self.trust.make_tenant(name)
+            await self.push_account(self.trust.tenant_jwt(tenant))
+            await self._ask(AdmRegistry(jwt=self.trust.write_registry()))
+            return await self._ask(
+                AdmTenant(action="add", account=tenant.account, name=tenant.name, user_key=tenant.user_key)
+            )  # fmt: skip
+
+    async def tenant_list(self) -> list[dict[str, Any]]:
+        return _rows(await self._ask(AdmTenant()), "tenants")
+
+    # --- projects
+    async def project_add(self, tenant: str, name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        subjects.token(name, "project")
+        account = self.trust.tenant(tenant).account
+        return await self._ask(AdmProject(action="add", account=account, name=name, settings=dict(settings or {})))
+
+    async def project_list(self, tenant: str) -> list[dict[str, Any]]:
+        return _rows(await self._ask(AdmProject(account=self.trust.tenant(tenant).account)), "projects")
+
+    # --- agents
+    async def agent_add(
+        self,
+        tenant: str,
+        name: str,
+        role: str = "agent",
+        projects: Sequence[str] = (),
+        see: Sequence[str] = (),
+        tools: Sequence[str] = (),
+        person: str = "",
+        ttl: int | None = None,
+        user: str = "",
+    ) -> dict[str, Any]:
+        """Issue a credential: {agent_id, key, creds (absolute path), name, role, projects, tenant}. `ttl` in seconds.
+
+        A name that is taken is a Conflict and leaves no file; an unknown tenant or project is Rejected with the nearest name.
+        """
+        request = AgentRequest(tenant, name, role, tuple(projects), tuple(see), tuple(tools), person, user, ttl)
+        async with self._changing_trust():
+            creds = self.home.agent_creds(tenant, subjects.token(name, "agent"))
+            _check_free(creds, tenant, name)
+            owner = self.trust.tenant(tenant)
+            await self._check_projects(owner, request.projects)
+            pending, key = self._write_pending(creds, request)
+            try:
+                done = await self._register(owner, request, key)
+            except Rejected:
+                pending.unlink()
+                raise
+            pending.rename(creds)
+        shown = {name: done.get(name) for name in ("agent_id", "key", "name", "role", "projects")}
+        return {**shown, "tenant": tenant, "creds": str(creds)}
+
+    async def agent_list(self, tenant: str) -> list[dict[str, Any]]:
+        return _rows(await self._ask(AdmAgent(account=self.trust.tenant(tenant).account)), "agents")
+
+    async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
+        known = (
+            [str(p["name"]) for p in _rows(await self._ask(AdmProject(account=tenant.account)), "projects")] if projects else []
+        )
+        for name in projects:
+            if name not in known:
+                raise Rejected(
+                    f"Tenant {tenant.name} has no project {name!r}.",
+                    reason="project_unknown",
+                    field="projects",
+                    advice=nearest(name, known, "project"),
+                )
+
+    def _write_pending(self, creds: Path, request: AgentRequest) -> tuple[Path, Keypair]:
+        """The credential under a name that no client looks for. A call that was cut short left its key here: use that again."""
+        pending = creds.with_suffix(".pending")
+        key = Keypair(parse_creds(pending.read_text()).seed) if pending.exists() else keypair("user")
+        write_private(pending, creds_text(self.trust.agent_jwt(request, key.public), key))
+        return pending, key
+
+    async def _register(self, tenant: Tenant, request: AgentRequest, key: Keypair) -> dict[str, Any]:
+        done = await self._ask(
+            AdmAgent(
+                action="add", account=tenant.account, name=request.name, key=key.public, role=request.role,
+                projects=list(request.projects), person=request.person,
+            )
+        )  # fmt: skip
+        if done.get("role") != request.role:
+            raise Conflict(
+                f"Agent {request.name!r} was registered as {done.get('role')} by a call that was cut short.",
+                reason="name_taken",
+                advice="Choose another name.",
+            )
+        return done
+
+    # --- health
+    async def status(self) -> dict[str, Any]:
+        return await self._ask(AdmStatus())
+
+    async def verify(self) -> dict[str, Any]:
+        return await self._ask(AdmVerify(), timeout_s=VERIFY_TIMEOUT_S)
+
+    async def ensure_streams(self) -> dict[str, str]:
+        """See streams.ensure_streams."""
+        return await ensure_streams(self._client(), self.home, self.shard)
+
+    # --- the broker
+    async def push_account(self, jwt: str) -> None:
+        """Give the broker an account, new or changed; it takes effect at once."""
+        async with connected(self.home.url, self.home.sys_creds) as system:
+            answer = await _request(system, "$SYS.REQ.CLAIMS.UPDATE", jwt.encode(), REQUEST_TIMEOUT_S)
+        if msgspec.json.decode(answer, type=_ClaimsAnswer).data.code != 200:
+            raise ConfigError(
+                "The broker refuses the account.", reason="account_refused", advice=f"See {self.home.log('broker')}."
+            )  # fmt: skip
+
+    def _client(self) -> Client:
+        if self._admin is None:
+            raise Closed("Control is used outside its `async with`.", reason="closed")
+        return self._admin
+
+    async def _ask(self, frame: frames.Frame, timeout_s: float = REQUEST_TIMEOUT_S) -> dict[str, Any]:
+        request = msgspec.structs.replace(frame, request_id=secrets.token_hex(8))
+        subject = subjects.admin(self.shard, frames.VERB_OF[type(frame)], self._admin_key)
+        answer = frames.decode_reply(await _request(self._client(), subject, frames.encode(request), timeout_s))
+        if isinstance(answer, Refusal):
+            raise frames.raise_refusal(answer, type(frame))
+        if not isinstance(answer, Done) or answer.request_id != request.request_id:
+            raise CordonError("The gatekeeper's answer belongs to another request.", reason="foreign_answer", advice="Try again.")
+        return answer.result
+
+    @asynccontextmanager
+    async def _changing_trust(self) -> AsyncIterator[None]:
+        """Keeps other processes (and other calls of this one) from changing the trust tree meanwhile."""
+        fd = os.open(self.home.trust_lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            await _lock(fd)
+            yield
+        finally:
+            os.close(fd)
+
+
+class _ClaimsData(msgspec.Struct, frozen=True):
+    code: int = 0
+
+
+class _ClaimsAnswer(msgspec.Struct, frozen=True):
+    """What the server says to a claims request; an error has no `data`."""
+
+    data: _ClaimsData = _ClaimsData()
+
+
+async def _request(client: Client, subject: str, data: bytes, timeout_s: float) -> bytes:
+    try:
+        return (await client.request(subject, data, timeout=timeout_s)).data
+    except NoRespondersError:
+        raise Unavailable(
+            "The gatekeeper doesn't serve now.", reason="gatekeeper_unreachable", advice="See `cordon status`, then try again."
+        ) from None
+    except (NatsError, TimeoutError) as e:
+        raise Unavailable(
+            f"No answer within {timeout_s:g} s ({type(e).__name__}).",
+            reason="no_answer",
+            advice="The outcome is unknown: try again.",
+        ) from None
+
+
+def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return list(result.get(name, []))
+
+
+def _check_free(creds: Path, tenant: str, name: str) -> None:
+    if creds.exists():
+        raise Conflict(
+            f"Tenant {tenant} has an agent {name!r} already.",
+            reason="name_taken",
+            advice="Names are never reused: choose another.",
+        )
+
+
+async def _lock(fd: int) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while not _locked(fd):
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                "Another process is changing this home's tenants or agents.", reason="trust_locked", advice="Try again."
+            )
+        await anyio.sleep(LOCK_POLL_S)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

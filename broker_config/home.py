@@ -1,0 +1,280 @@
+"""The home folder: every path of a Cordon home, its settings, and the file modes that keep seeds private.
+
+Invariant: folders are 0700 and files with secrets 0600 from the moment they exist; a home whose seeds others may read is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bus.errors import ConfigError
+
+DEFAULT_HOME = "./.cordon"
+# Below Linux' ephemeral range (32768 up), so that no outgoing connection ever sits on a home's port.
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 64
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """cordon.toml. `port` is chosen at the first up and stays."""
+
+    port: int
+
+
+class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `cordon use` chose. `principal` is TENANT/AGENT; empty = not chosen."""
+
+    principal: str = ""
+    project: str = ""
+
+
+class Home:
+    """All paths of one home. Constructing it touches nothing; `create` makes the folders."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+
+    @classmethod
+    def from_env(cls) -> Home:
+        """`CORDON_HOME`, by default ./.cordon."""
+        return cls(os.environ.get("CORDON_HOME") or DEFAULT_HOME)
+
+    # --- settings
+    @property
+    def config(self) -> Path:
+        return self.path / "cordon.toml"
+
+    @property
+    def current(self) -> Path:
+        return self.path / "current"
+
+    def policy(self, tenant: str, project: str) -> Path:
+        return self.path / "policy" / tenant / f"{project}.toml"
+
+    # --- processes
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log(self, process: str) -> Path:
+        return self.logs / f"{process}.log"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    def pid_file(self, process: str) -> Path:
+        return self.run / f"{process}.pid"
+
+    @property
+    def status(self) -> Path:
+        return self.run / "status.json"
+
+    @property
+    def up_lock(self) -> Path:
+        return self.run / "up.lock"
+
+    @property
+    def gatekeeper_ready(self) -> Path:
+        """Holds the gatekeeper's pid while it serves."""
+        return self.run / "gatekeeper.ready"
+
+    @property
+    def gatekeeper_error(self) -> Path:
+        """Why the gatekeeper refused to serve: JSON {reason, message, advice}."""
+        return self.run / "gatekeeper.error"
+
+    # --- trust
+    @property
+    def trust(self) -> Path:
+        return self.path / "trust"
+
+    @property
+    def operator_seed(self) -> Path:
+        return self.trust / "operator.nk"
+
+    @property
+    def operator_signing_seed(self) -> Path:
+        return self.trust / "operator-signing.nk"
+
+    @property
+    def operator_jwt(self) -> Path:
+        """Public: what the registry is verified against. Written last, so it also says that the tree is whole."""
+        return self.trust / "operator.jwt"
+
+    @property
+    def registry(self) -> Path:
+        return self.trust / "registry.jwt"
+
+    @property
+    def sys_trust(self) -> Path:
+        return self.trust / "sys"
+
+    @property
+    def core_trust(self) -> Path:
+        return self.trust / "core"
+
+    @property
+    def tenants(self) -> Path:
+        return self.trust / "tenants"
+
+    def tenant_trust(self, tenant: str) -> Path:
+        return self.tenants / tenant
+
+    @property
+    def trust_lock(self) -> Path:
+        """Held by whoever changes the trust tree, from the first file to the last push."""
+        return self.trust / ".lock"
+
+    # --- credentials
+    @property
+    def creds(self) -> Path:
+        return self.path / "creds"
+
+    def agent_creds(self, tenant: str, agent: str) -> Path:
+        return self.creds / tenant / f"{agent}.creds"
+
+    def core_creds(self, user: str) -> Path:
+        """`user`: gatekeeper, admin, issuer or janitor. No tenant's name begins with '_' (see trust)."""
+        return self.creds / "_core" / f"{user}.creds"
+
+    @property
+    def sys_creds(self) -> Path:
+        return self.creds / "_sys" / "admin.creds"
+
+    # --- broker
+    @property
+    def broker(self) -> Path:
+        return self.path / "broker"
+
+    @property
+    def server_conf(self) -> Path:
+        return self.broker / "server.conf"
+
+    @property
+    def broker_jwt(self) -> Path:
+        return self.broker / "jwt"
+
+    @property
+    def broker_js(self) -> Path:
+        return self.broker / "js"
+
+    # --- shards
+    def shard(self, k: int) -> Path:
+        return self.path / "shards" / str(k)
+
+    def owner_lock(self, k: int) -> Path:
+        return self.shard(k) / "owner.lock"
+
+    def lineage(self, k: int) -> Path:
+        return self.shard(k) / "lineage.duckdb"
+
+    def streams(self, k: int) -> Path:
+        """Ids of the streams that the first up made. With it, a missing stream is a loss, not a first start."""
+        return self.shard(k) / "streams.json"
+
+    def tenant_store(self, k: int, account: str) -> Path:
+        return self.shard(k) / "tenants" / account
+
+    # --- what it does
+    @property
+    def exists(self) -> bool:
+        return self.config.exists() and self.operator_jwt.exists()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.settings().port}"
+
+    def create(self, port: int | None = None) -> None:
+        """Make the folders and cordon.toml; harmless on a home that exists. `port` None = a free one, chosen once."""
+        for folder in (
+            self.path, self.path / "policy", self.logs, self.run, self.trust, self.tenants, self.creds, self.broker,
+            self.broker_jwt, self.broker_js, self.shard(0),
+        ):  # fmt: skip
+            private_folder(folder)
+        if not self.config.exists():
+            chosen = free_port() if port is None else port
+            write_private(
+                self.config, f"# Chosen at the first `cordon up`. Change it only while the home is down.\nport = {chosen}\n"
+            )
+
+    def settings(self) -> Settings:
+        """cordon.toml, validated. `ConfigError` if there is no home or a line in it is wrong."""
+        try:
+            return msgspec.convert(tomllib.loads(self.config.read_text()), Settings)
+        except FileNotFoundError:
+            raise ConfigError(
+                f"There is no Cordon home at {self.path}.",
+                reason="home_missing",
+                advice="Start one with `cordon up`, or point CORDON_HOME to it.",
+            ) from None
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as e:
+            raise ConfigError(
+                f"{self.config} can't be read: {e}.", reason="config_invalid", advice="Correct that line."
+            ) from None
+
+    def read_current(self) -> Current:
+        try:
+            return msgspec.json.decode(self.current.read_bytes(), type=Current)
+        except FileNotFoundError:
+            return Current()
+        except msgspec.MsgspecError:
+            raise ConfigError(f"{self.current} is damaged.", reason="config_invalid", advice="Run `cordon use` again.") from None
+
+    def write_current(self, current: Current) -> None:
+        write_private(self.current, msgspec.json.encode(current).decode())
+
+    def check_private(self) -> None:
+        """`ConfigError` if anyone but the owner may read or change a seed or credential."""
+        for path in self._secrets():
+            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigError(
+                    f"{path} can be read by others than its owner.",
+                    reason="seeds_exposed",
+                    advice=f"Its keys may be known: make a new home, or if you are sure, `chmod -R go= {self.path}`.",
+                )
+
+    def _secrets(self) -> Iterator[Path]:
+        for folder in (self.trust, self.creds):
+            for pattern in ("*.nk", "*.key", "*.creds", "*.pending"):
+                yield from folder.rglob(pattern)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it, that only its owner may enter."""
+    if not path.is_dir():
+        if not path.parent.is_dir():
+            private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file at once and durably, readable by its owner only."""
+    private_folder(path.parent)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    new.replace(path)
+
+
+def free_port() -> int:
+    """A port of PORTS on which nothing listens now. `ConfigError` if none was found."""
+    for port in random.SystemRandom().sample(PORTS, PORT_TRIES):
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError("No free port was found.", reason="port_taken", advice="Set `port` in cordon.toml.")

@@ -1,0 +1,97 @@
+"""The three streams of a shard: made once, at the first up of a home, and never again.
+
+Invariant: a stream that is missing later, or is not the one that was made, is an error and not recreated: an empty ledger in the
+place of a lost one would hide the loss.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from bus.errors import ConfigError, Unavailable
+
+from .home import Home, write_private
+
+GIB = 1 << 30
+DAY_S = 86_400
+DUPLICATE_WINDOW_S = 0.1  # the least the server takes: idempotency is the projection's, not the stream's
+METADATA_KEY = "cordon"
+
+
+def stream_configs(shard: int) -> list[StreamConfig]:
+    """The streams, without ids. Limits: the project's defaults table. `max_age` in seconds (nats-py converts)."""
+    ledger = _config(f"LEDGER_{shard}", f"ledger.{shard}.block")
+    reads = _config(f"READS_{shard}", f"reads.{shard}.block")
+    reads.max_age = 90 * DAY_S
+    erased = _config(f"ERASED_{shard}", f"erased.{shard}.*")
+    erased.max_msgs_per_subject = 1
+    return [ledger, reads, erased]
+
+
+def _config(name: str, subject: str) -> StreamConfig:
+    return StreamConfig(
+        name=name,
+        subjects=[subject],
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,  # full = refuse, never forget
+        max_bytes=10 * GIB,
+        duplicate_window=DUPLICATE_WINDOW_S,
+        allow_direct=True,
+    )
+
+
+async def ensure_streams(client: Client, home: Home, shard: int = 0) -> dict[str, str]:
+    """Stream name → the random id in its metadata. Makes the streams at the first up only; `client` is the admin's.
+
+    Raises ConfigError (stream_missing, stream_replaced) or Unavailable (JetStream doesn't answer).
+    """
+    marker = home.streams(shard)
+    try:
+        if marker.exists():
+            return await _check(client.jetstream(), msgspec.json.decode(marker.read_bytes(), type=dict[str, str]))
+        ids = {config.name or "": await _create(client.jetstream(), config) for config in stream_configs(shard)}
+    except (NatsError, TimeoutError) as e:
+        raise Unavailable(
+            f"JetStream refused or gave no answer: {e}.", reason="jetstream_failed", advice="See the broker's log."
+        ) from None
+    write_private(marker, msgspec.json.encode(ids).decode())
+    return ids
+
+
+async def _create(js: JetStreamContext, config: StreamConfig) -> str:
+    """Make a stream, or adopt the one that a first up made before it was killed."""
+    id_ = await _stream_id(js, config.name or "")
+    if id_ is None:
+        id_ = os.urandom(16).hex()
+        config.metadata = {METADATA_KEY: id_}
+        await js.add_stream(config)
+    return id_
+
+
+async def _check(js: JetStreamContext, ids: dict[str, str]) -> dict[str, str]:
+    for name, expected in ids.items():
+        found = await _stream_id(js, name)
+        if found != expected:
+            how = "missing" if found is None else "not the one that this home made"
+            raise ConfigError(
+                f"Stream {name} is {how}: its content is lost or elsewhere.",
+                reason="stream_missing" if found is None else "stream_replaced",
+                advice="Restore broker/js from a backup. Nothing is recreated by itself, because that would hide the loss.",
+            )
+    return ids
+
+
+async def _stream_id(js: JetStreamContext, name: str) -> str | None:
+    """None if there is no such stream; empty if it carries no id of ours."""
+    try:
+        info = await js.stream_info(name)
+    except NotFoundError:
+        return None
+    return (info.config.metadata or {}).get(METADATA_KEY, "")

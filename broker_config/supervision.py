@@ -1,0 +1,229 @@
+"""Keeps a home's broker and gatekeeper running: starts them in order, restarts what died, gives up when that doesn't help.
+
+Invariants: the holder of run/up.lock is the only supervisor of a home; the gatekeeper is started only when the broker greets and
+the streams are those that the home made; one that refused to serve is left alone; what ends the supervisor ends its children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+import msgspec
+
+from bus.errors import ConfigError, CordonError, Unavailable
+
+from .control import Control
+from .home import Home
+from .processes import read_pid, spawn, stop_child, write_pid
+from .server import start_server, stop_server
+from .status import Problem, State, Status, utc, write_status
+from .trust import Trust
+
+TICK_S: Final = 0.05
+GATEKEEPER_STOP_S: Final = 10.0
+EXIT_REFUSED_TO_SERVE: Final = 65  # the gatekeeper's own: it wrote run/gatekeeper.error and a restart can't help
+EXIT_CONFIG: Final = 2
+EXIT_GAVE_UP: Final = 6
+_STARTED: Final = ("broker", "gatekeeper")  # in this order
+# One thread each for BLAS and the tokeniser: two collapse under contention (measured).
+GATEKEEPER_ENV: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass
+class Restarts:
+    """When to start a process again. Times in seconds of any one clock."""
+
+    first_s: float = 0.5
+    most_s: float = 10.0
+    deaths_max: int = 5
+    window_s: float = 60.0
+    _deaths: deque[float] = field(default_factory=deque)
+    _delay_s: float = 0.0
+
+    def died(self, now: float) -> float | None:
+        """Seconds to wait before the next start, doubled from death to death; None = `deaths_max` within the window, give up."""
+        if self._deaths and now - self._deaths[-1] > self.window_s:
+            self._delay_s = 0.0
+        self._deaths.append(now)
+        while now - self._deaths[0] > self.window_s:
+            self._deaths.popleft()
+        if len(self._deaths) >= self.deaths_max:
+            return None
+        self._delay_s = min(self.most_s, 2 * self._delay_s or self.first_s)
+        return self._delay_s
+
+
+class GaveUp(Unavailable):
+    """A process died too often."""
+
+
+def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
+    """-P: a folder named `gate` or `bus` where the user happens to stand is not what is meant."""
+    return [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", str(shard)]
+
+
+class Supervisor:
+    """Runs in the main thread of its own process: it takes signals, and its children die with that thread."""
+
+    def __init__(self, home: Home, command: Sequence[str] = (), restarts: Restarts | None = None) -> None:
+        self.home = home
+        self._command = list(command) or gatekeeper_command(home)
+        given = restarts or Restarts()
+        self._restarts = {name: Restarts(given.first_s, given.most_s, given.deaths_max, given.window_s) for name in _STARTED}
+        self._start_at = dict.fromkeys(_STARTED, 0.0)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._refused: Problem | None = None  # why the gatekeeper isn't to be started
+        self._error: Problem | None = None
+        self._was_ready = False
+        self._shown: Status | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        """Blocks until stopped. The exit code: 0 on request, 2 the home can't be started, 6 gave up. The lock is the caller's."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        code = 0
+        try:
+            self._prepare()
+            self._start_broker()
+            while not self._stop.is_set():
+                self._tick()
+                self._show()
+                self._stop.wait(TICK_S)
+        except CordonError as e:
+            self._error = Problem.of(e)
+            code = EXIT_CONFIG if isinstance(e, ConfigError) else EXIT_GAVE_UP
+            self._log(f"ends: {e}")
+        finally:
+            self._end()
+        return code
+
+    # --- life and death
+    def _prepare(self) -> None:
+        self.home.create()
+        self.home.check_private()
+        Trust(self.home, time.time).create()
+        write_pid(self.home.pid_file("supervisor"), os.getpid())
+        self._show()
+
+    def _tick(self) -> None:
+        for name in _STARTED:
+            self._bury(name)
+        now = time.monotonic()
+        if "broker" not in self._children and now >= self._start_at["broker"]:
+            self._try("broker")
+        wanted = "gatekeeper" not in self._children and "broker" in self._children and self._refused is None
+        if wanted and now >= self._start_at["gatekeeper"]:
+            self._try("gatekeeper")
+
+    def _try(self, name: str) -> None:
+        """Start it; a start that fails counts as a death, a gatekeeper that may not start as a refusal."""
+        try:
+            (self._start_broker if name == "broker" else self._start_gatekeeper)()
+        except CordonError as e:
+            if name == "gatekeeper" and isinstance(e, ConfigError):
+                self._refused = Problem.of(e)
+                self._log(f"gatekeeper not started: {e}")
+            else:
+                self._died(name, str(e))
+
+    def _start_broker(self) -> None:
+        self._children["broker"] = start_server(self.home)
+        self._log(f"broker started, pid {self._children['broker'].pid}")
+
+    def _start_gatekeeper(self) -> None:
+        for stale in (self.home.gatekeeper_ready, self.home.gatekeeper_error):
+            stale.unlink(missing_ok=True)
+        anyio.run(_check_streams, self.home)
+        child = spawn(self._command, self.home.log("gatekeeper"), GATEKEEPER_ENV)
+        write_pid(self.home.pid_file("gatekeeper"), child.pid)
+        self._children["gatekeeper"] = child
+        self._log(f"gatekeeper started, pid {child.pid}")
+
+    def _bury(self, name: str) -> None:
+        child = self._children.get(name)
+        code = None if child is None else child.poll()
+        if code is None:
+            return
+        del self._children[name]
+        self.home.pid_file(name).unlink(missing_ok=True)
+        if name == "gatekeeper" and code == EXIT_REFUSED_TO_SERVE:
+            self._refused = self._read_refusal()
+            self._log(f"gatekeeper refuses to serve: {self._refused.message}")
+        else:
+            self._died(name, f"The {name} ended with {_how(code)}.")
+
+    def _died(self, name: str, what: str) -> None:
+        delay = self._restarts[name].died(time.monotonic())
+        log = self.home.log(name)
+        if delay is None:
+            policy = self._restarts[name]
+            raise GaveUp(
+                f"The {name} died {policy.deaths_max} times within {policy.window_s:g} s; last: {what}",
+                reason=f"{name}_keeps_dying",
+                advice=f"See {log}, then `cordon up` again.",
+            )
+        self._start_at[name] = time.monotonic() + delay
+        self._error = Problem(reason=f"{name}_died", message=what, advice=f"It is started again by itself; see {log}.")
+        self._log(f"{what} Starting it again in {delay:g} s.")
+
+    def _read_refusal(self) -> Problem:
+        try:
+            return msgspec.json.decode(self.home.gatekeeper_error.read_bytes(), type=Problem)
+        except (OSError, msgspec.MsgspecError):
+            log = self.home.log("gatekeeper")
+            return Problem(reason="gatekeeper_refused", message="The gatekeeper refused to serve.", advice=f"See {log}.")
+
+    def _end(self) -> None:
+        if gatekeeper := self._children.pop("gatekeeper", None):
+            stop_child(gatekeeper, GATEKEEPER_STOP_S)
+        if broker := self._children.pop("broker", None):
+            stop_server(broker, self.home)
+        for path in (self.home.gatekeeper_ready, *(self.home.pid_file(name) for name in (*_STARTED, "supervisor"))):
+            path.unlink(missing_ok=True)
+        self._show("stopped")
+
+    # --- what it shows
+    def _state(self) -> State:
+        if self._refused is not None:
+            return "degraded"
+        child = self._children.get("gatekeeper")
+        if "broker" in self._children and child is not None and read_pid(self.home.gatekeeper_ready) == child.pid:
+            self._was_ready, self._error = True, None
+            return "ready"
+        return "degraded" if self._was_ready else "starting"
+
+    def _show(self, state: State | None = None) -> None:
+        """Write status.json if anything in it changed."""
+        now = state or self._state()
+        pids = {} if now == "stopped" else {"supervisor": os.getpid(), **{name: c.pid for name, c in self._children.items()}}
+        same = self._shown is not None and self._shown.state == now
+        since = self._shown.since if self._shown is not None and same else utc(time.time())
+        status = Status(url=self.home.url, pids=pids, state=now, since=since, error=self._refused or self._error)
+        if status != self._shown:
+            write_status(self.home, status)
+            if not same:
+                self._log(f"state {now}")
+            self._shown = status
+
+    def _log(self, line: str) -> None:
+        print(f"{utc(time.time())} {line}", flush=True)
+
+
+async def _check_streams(home: Home) -> None:
+    async with Control(home) as control:
+        await control.ensure_streams()
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,88 @@
+"""Cordon's client: shared memory for agents, over NATS.
+
+    import bus
+
+    async with bus.connect() as memory:
+        receipt = await memory.write("The staging database uses rotating keys")
+        recall = await memory.query("how do we log in to staging?")
+        print(recall.as_prompt())
+
+Agents use `connect`, operators `connect_operator`. All errors are `CordonError`s; the branch says what to do (bus.errors).
+Everything runs on asyncio, through anyio.
+"""
+
+from .client import MemoryBus, connect
+from .errors import (
+    Closed,
+    ConfigError,
+    Conflict,
+    CordonError,
+    DeadlineExceeded,
+    Denied,
+    FrameTooLarge,
+    MalformedFrame,
+    Rejected,
+    Unavailable,
+    WireError,
+    WriteRejected,
+)
+from .frames import (
+    Actor,
+    Case,
+    ContextAnswer,
+    Draft,
+    Edge,
+    Feed,
+    Item,
+    Member,
+    Memory,
+    Notice,
+    Plan,
+    Query,
+    Recall,
+    Receipt,
+    Stats,
+    Synced,
+    TraceAnswer,
+    WhyAnswer,
+)
+from .operator import Desk, connect_operator
+from .transport import Timing
+
+__all__ = [
+    "Actor",
+    "Case",
+    "Closed",
+    "ConfigError",
+    "Conflict",
+    "ContextAnswer",
+    "CordonError",
+    "DeadlineExceeded",
+    "Denied",
+    "Desk",
+    "Draft",
+    "Edge",
+    "Feed",
+    "FrameTooLarge",
+    "Item",
+    "MalformedFrame",
+    "Member",
+    "Memory",
+    "MemoryBus",
+    "Notice",
+    "Plan",
+    "Query",
+    "Recall",
+    "Receipt",
+    "Rejected",
+    "Stats",
+    "Synced",
+    "Timing",
+    "TraceAnswer",
+    "Unavailable",
+    "WhyAnswer",
+    "WireError",
+    "WriteRejected",
+    "connect",
+    "connect_operator",
+]

@@ -1,0 +1,187 @@
+"""What an operator imports: find out, hold, release, review.
+
+    async with bus.connect_operator() as desk:
+        plan = await desk.plan("mem_01jd…")
+        print(plan.count, plan.by_agent, plan.agents_to_tell)
+        case = await desk.apply(plan.plan, "the source was forged")
+        await desk.release(case.case, "false alarm")
+
+Invariants: a change (apply, hold_now, release, review, close_context) is sent again only if the broker proves that nobody got it,
+so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` tells what happened. Paged answers
+come whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from .errors import Conflict, MalformedFrame
+from .frames import (
+    Answer,
+    Case,
+    CaseQuery,
+    Cases,
+    ContextAnswer,
+    ContextRequest,
+    Done,
+    Hold,
+    OpsRequest,
+    Plan,
+    Release,
+    Review,
+    Stats,
+    StatsRequest,
+    Trace,
+    TraceAnswer,
+    Why,
+    WhyAnswer,
+)
+from .session import Session, open_session
+from .transport import Timing
+
+Selector = str | Sequence[str]
+EdgeKind = Literal["declared", "copied", "served"]
+A = TypeVar("A", bound=Answer)
+
+
+class _Page(Protocol):
+    @property
+    def next(self) -> int | None: ...
+
+
+P = TypeVar("P", bound=_Page)
+
+
+class Desk:
+    """An operator's desk. `connect_operator` makes it.
+
+    A selector is one of or a list of memory ids, `agent:NAME`, `run:LABEL`, `source:URI`. Every call may raise Denied, Rejected
+    (an id that is unknown or ambiguous, a missing message), Unavailable and DeadlineExceeded.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # --- hold and release -------------------------------------------------------------------------
+    async def plan(self, selector: Selector, suspects: bool = False) -> Plan:
+        """What a hold would do, with all members; nothing is changed. Its `plan` id is good for one `apply` within 60 minutes.
+
+        suspects: list probable descendants by `served` edges too.
+        """
+        request = Hold(selector=_selected(selector), dry_run=True, suspects=suspects)
+        first = await self._look(request, Plan)
+        pages = await self._rest(
+            first, lambda cursor: self._look(msgspec.structs.replace(request, plan=first.plan, cursor=cursor), Plan)
+        )
+        if any(page.plan != first.plan for page in pages):
+            raise Conflict("The plan changed while it was read.", reason="plan_stale", advice="Make a new one.")
+        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+
+    async def apply(self, plan: str, message: str) -> Case:
+        """Hold what the plan says. Conflict if it is used, too old, or what it would hold has changed since."""
+        return await self._change_case(Hold(plan=plan, message=message))
+
+    async def hold_now(self, selector: Selector, message: str, suspects: bool = False) -> Case:
+        """Plan and hold at once."""
+        return await self._change_case(Hold(selector=_selected(selector), now=True, suspects=suspects, message=message))
+
+    async def release(self, case: str, message: str) -> Case:
+        """Remove exactly this case's holds. Conflict if it is released already."""
+        return await self._change_case(Release(case=case, message=message))
+
+    async def review(self, id: str, verdict: Literal["accept", "reject"], message: str) -> Done:
+        """Decide on a memory that was held when it was written."""
+        return await self._change(Review(id=id, verdict=verdict, message=message), Done)
+
+    # --- find out ---------------------------------------------------------------------------------
+    async def case(self, id: str) -> Case:
+        """One case with all its members."""
+        return await self._whole_case(await self._look(CaseQuery(case=id), Case))
+
+    async def cases(self) -> list[Case]:
+        """All cases, without their members."""
+        first = await self._look(CaseQuery(), Cases)
+        pages = await self._rest(first, lambda cursor: self._look(CaseQuery(cursor=cursor), Cases))
+        return [case for page in pages for case in page.cases]
+
+    async def trace(
+        self, id: str, direction: Literal["up", "down"], hops: int | None = None, edges: Sequence[EdgeKind] | None = None
+    ) -> TraceAnswer:
+        """Ancestors (`up`) or descendants (`down`) of a memory, whole. hops None = all; edges None = declared and copied."""
+        request = Trace(id=id, direction=direction, hops=hops, edges=list(edges) if edges else None)
+        first = await self._look(request, TraceAnswer)
+        pages = await self._rest(first, lambda cursor: self._look(msgspec.structs.replace(request, cursor=cursor), TraceAnswer))
+        nodes, among = [n for page in pages for n in page.nodes], [e for page in pages for e in page.edges]
+        return msgspec.structs.replace(first, nodes=nodes, edges=among, next=None)
+
+    async def why(self, id: str, reveal: bool = False) -> WhyAnswer:
+        """Everything known about a memory or a recall. reveal: with its text, which is logged."""
+        return await self._look(Why(id=id, reveal=reveal), WhyAnswer)
+
+    async def context(self, agent: str) -> ContextAnswer:
+        """What may still be in an agent's head. agent: name or id."""
+        return await self._look(ContextRequest(agent=agent), ContextAnswer)
+
+    async def close_context(self, agent: str, message: str) -> ContextAnswer:
+        """Declare an agent's head empty: what it was served before no longer marks what it writes."""
+        return await self._change(ContextRequest(agent=agent, action="close", message=message), ContextAnswer)
+
+    async def stats(self) -> Stats:
+        """Counts of the tenant, as far as this operator may see them."""
+        return await self._look(StatsRequest(), Stats)
+
+    async def aclose(self) -> None:
+        """Disconnect; calls that wait and later ones raise Closed. `async with` does it by itself."""
+        await self._session.transport.aclose()
+
+    # --- how --------------------------------------------------------------------------------------
+    async def _look(self, request: OpsRequest, answer: type[A]) -> A:
+        return await self._session.ask(request, answer)
+
+    async def _change(self, request: OpsRequest, answer: type[A]) -> A:
+        return await self._session.ask(request, answer, repeatable=False)
+
+    async def _change_case(self, request: Hold | Release) -> Case:
+        return await self._whole_case(await self._change(request, Case))
+
+    async def _whole_case(self, first: Case) -> Case:
+        pages = await self._rest(first, lambda cursor: self._look(CaseQuery(case=first.case, cursor=cursor), Case))
+        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+
+    async def _rest(self, first: P, ask: Callable[[int], Awaitable[P]]) -> list[P]:
+        """The first page and all that follow. A cursor that doesn't advance would never end: MalformedFrame."""
+        pages, last = [first], -1
+        while (cursor := pages[-1].next) is not None:
+            if cursor <= last:
+                raise MalformedFrame(f"The pages don't end: cursor {cursor} follows {last}.", reason="cursor_stuck")
+            pages.append(await ask(cursor))
+            last = cursor
+        return pages
+
+
+def _selected(selector: Selector) -> list[str]:
+    return [selector] if isinstance(selector, str) else list(selector)
+
+
+@asynccontextmanager
+async def connect_operator(
+    url: str | None = None,
+    creds: str | os.PathLike[str] | None = None,
+    *,
+    name: str = "",
+    ca_file: str | None = None,
+    timing: Timing | None = None,
+) -> AsyncIterator[Desk]:
+    """Connect an operator; arguments and errors as for `bus.connect`.
+
+    async with bus.connect_operator(creds="ops.creds") as desk:
+        for case in await desk.cases():
+            print(case.case, case.state, case.why)
+    """
+    async with open_session(url, creds, project=None, name=name, ca_file=ca_file, timing=timing) as session:
+        yield Desk(session)

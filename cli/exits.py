@@ -1,0 +1,151 @@
+"""Exit codes, and what an error becomes: one code, one line on stderr, one refusal on stdout with --json.
+
+Invariant: every exception has exactly one code, and nobody sees a traceback unless CORDON_DEBUG asks for it. The fields of a
+refusal are always all there, so a script never has to ask which kind it got.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+from .render import render_untrusted
+
+DEBUG_VARIABLE: Final = "CORDON_DEBUG"
+_LINE_CHARS: Final = 2_000
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    CONFLICT = 3
+    NOT_PERMITTED = 4
+    INCOMPLETE = 5
+    UNAVAILABLE = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141  # as any Unix tool whose reader left
+
+
+NAMES: Final = {
+    Exit.REFUSED: "refused",
+    Exit.USAGE: "usage",
+    Exit.CONFLICT: "conflict",
+    Exit.NOT_PERMITTED: "not permitted",
+    Exit.INCOMPLETE: "incomplete",
+    Exit.UNAVAILABLE: "unavailable",
+    Exit.INTERNAL: "internal",
+    Exit.INTERRUPTED: "interrupted",
+}
+
+
+class Failure(Exception):
+    """A command's no: its exit code and the fields of a refusal frame. Commands may raise it themselves."""
+
+    def __init__(
+        self,
+        code: Exit,
+        message: str,
+        *,
+        reason: str,
+        advice: str = "",
+        error: str = "",
+        reasons: Sequence[str] = (),
+        field: str = "",
+        limit: int | None = None,
+        retry_after_s: float | None = None,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.advice, self.reason = code, message, advice, reason
+        self.error = error or NAMES[code].replace(" ", "_")
+        self.reasons = list(reasons) or [reason]
+        self.field, self.limit, self.retry_after_s, self.detail = field, limit, retry_after_s, detail or {}
+
+    def document(self) -> dict[str, Any]:
+        """What --json prints."""
+        names = ("error", "reason", "reasons", "field", "limit", "message", "advice", "retry_after_s", "detail")
+        return {"type": "refusal", **{name: getattr(self, name) for name in names}}
+
+    def line(self) -> str:
+        """What stderr gets: the code's name first."""
+        limit = f", limit {self.limit:,}" if self.limit is not None else ""
+        where = f"[{self.field}{limit}] " if self.field else ""
+        return render_untrusted(f"cordon: {NAMES[self.code]}: {where}{self.message} {self.advice}".strip(), _LINE_CHARS)
+
+
+def usage(message: str, *, reason: str = "usage", advice: str = "", field: str = "") -> Failure:
+    """The caller's own mistake: exit 2."""
+    return Failure(Exit.USAGE, message, reason=reason, advice=advice, field=field)
+
+
+def failure_of(error: BaseException, logs: Path) -> Failure:
+    """The failure that `error` means. An unforeseen one is written to a file in `logs`, if that folder is there."""
+    from bus.errors import CordonError
+
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(Exit.INTERRUPTED, "Stopped by the keyboard.", reason="interrupted")
+    if isinstance(error, CordonError):
+        return _of_cordon(error)
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # a task group of the client's, with one cause
+        return failure_of(error.exceptions[0], logs)
+    if isinstance(error, TimeoutError):
+        return Failure(Exit.UNAVAILABLE, "No answer in time.", reason="timeout", advice="Try again.")
+    if isinstance(error, PermissionError):
+        return usage(
+            f"{error.filename} can't be used: {error.strerror}.", reason="no_access", advice="Run this as the owner of the home."
+        )
+    return _internal(error, logs)
+
+
+def _of_cordon(error: Any) -> Failure:
+    code, name = _code(error)
+    return Failure(
+        code,
+        error.message,
+        reason=error.reason,
+        advice=error.advice,
+        error=name,
+        reasons=getattr(error, "reasons", ()),
+        field=getattr(error, "field", "") or ("frame" if hasattr(error, "size") else ""),
+        limit=getattr(error, "limit", None),
+        retry_after_s=getattr(error, "retry_after_s", None),
+        detail=getattr(error, "detail", None),
+    )
+
+
+def _code(error: Any) -> tuple[Exit, str]:
+    from bus import errors as e
+
+    table: tuple[tuple[type[e.CordonError], Exit, str], ...] = (
+        (e.Conflict, Exit.CONFLICT, "conflict"),
+        (e.Denied, Exit.NOT_PERMITTED, "denied"),
+        (e.Rejected, Exit.REFUSED, "rejected"),
+        (e.FrameTooLarge, Exit.REFUSED, "rejected"),
+        (e.WireError, Exit.REFUSED, "malformed"),
+        (e.ConfigError, Exit.USAGE, "usage"),
+        (e.Unavailable, Exit.UNAVAILABLE, "unavailable"),
+        (e.Closed, Exit.UNAVAILABLE, "unavailable"),
+    )
+    return next(((code, name) for kind, code, name in table if isinstance(error, kind)), (Exit.INTERNAL, "internal"))
+
+
+def _internal(error: BaseException, logs: Path) -> Failure:
+    advice = f"Set {DEBUG_VARIABLE}=1 to see where."
+    if logs.is_dir():
+        log = logs / "cli.log"
+        with log.open("a") as out:
+            out.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')}\n")
+            traceback.print_exception(error, file=out)
+        advice = f"It is in {log}; report it."
+    kind = type(error).__name__
+    return Failure(Exit.INTERNAL, f"An error that nobody foresaw: {kind}: {error}.", reason="internal", advice=advice)

@@ -1,0 +1,110 @@
+"""The `cordon` command: puts the nouns together, runs one command, and turns whatever happens into an exit code.
+
+Invariants: no heavy import before the command is known; with --json every outcome is one JSON object on stdout, refusals too; every
+failure is one line on stderr and never a traceback (CORDON_DEBUG=1 shows it).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from . import admin, cases, contexts, demo, homes, ledger, lineage, memories, quickstart, watch
+from .command import print_help
+from .exits import DEBUG_VARIABLE, Exit, Failure, failure_of, usage
+from .output import note, reader_left
+
+# Typer carries its own click since 0.2x; the base of its usage errors is public only as the base of this one.
+_ClickError: Final = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="cordon",
+    help="Shared memory for agents: attributed writes, admitted reads, reversible containment.",
+    epilog="Example: cordon quickstart",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for noun in (homes, quickstart, admin, memories, watch, lineage, cases, contexts, ledger, demo):
+    noun.register(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"cordon {version('cordon-bus')}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print_help(context)
+
+
+def main() -> None:
+    """The console entry point."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code. Prints whatever there is to say."""
+    try:
+        code = typer.main.get_command(app).main(args=list(arguments), prog_name="cordon", standalone_mode=False)
+        sys.stdout.flush()
+        if code == Exit.INTERRUPTED:
+            note("cordon: interrupted")
+        return code if isinstance(code, int) else Exit.OK
+    except BrokenPipeError:
+        return reader_left()
+    except Exception as e:
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            raise
+        return _report(_failure(e, arguments), arguments)
+
+
+def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
+    if isinstance(error, _ClickError):
+        return usage(error.format_message(), advice=_help_hint(error))
+    return failure_of(error, _logs(arguments))
+
+
+def _help_hint(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"See `{context.command_path if context else 'cordon'} --help`."
+
+
+def _report(failure: Failure, arguments: Sequence[str]) -> int:
+    try:
+        if "--json" in _options(arguments):
+            from .output import print_json
+
+            print_json(failure.document())
+        note(failure.line())
+    except BrokenPipeError:
+        return reader_left()
+    return failure.code
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """What stands before `--`: after it everything is text."""
+    given = list(arguments)
+    return given[: given.index("--")] if "--" in given else given
+
+
+def _logs(arguments: Sequence[str]) -> Path:
+    """The log folder of the home that this command line means, as far as it can be told without parsing it."""
+    given = _options(arguments)
+    named = next((after for option, after in zip(given, given[1:], strict=False) if option == "--home"), "")
+    named = next((a.removeprefix("--home=") for a in given if a.startswith("--home=")), named)
+    return Path(named or os.environ.get("CORDON_HOME") or ".cordon").expanduser() / "logs"
+

@@ -1,0 +1,121 @@
+"""What goes to stdout and stderr, and nothing else does.
+
+Invariants: with --json stdout carries JSON alone (ASCII, so no terminal can be driven by it); progress goes to stderr, and only to a
+terminal; no console reads markup, emoji codes or highlights, so brackets in anybody's text stay brackets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from .exits import Exit
+
+if TYPE_CHECKING:
+    import msgspec
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+PIPED_COLUMNS: Final = 160  # a pipe has no width; wide enough that tables don't wrap
+SHORT_ID_CHARS: Final = 8
+
+STATE_STYLES: Final = {
+    "active": "green", "held": "yellow", "retracted": "red", "expired": "dim", "superseded": "dim", "erased": "red",
+    "open": "yellow", "pending": "red", "released": "green",
+}  # fmt: skip
+DECISION_STYLES: Final = {
+    "admit": "green",
+    "admit_summary_only": "yellow",
+    "rank_down": "yellow",
+    "quarantine": "red",
+    "deny": "red",
+}
+
+
+def to_json(value: msgspec.Struct | Mapping[str, Any]) -> str:
+    """One line of JSON: a frame with all its fields, or plain values."""
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(value))
+
+
+def print_json(value: msgspec.Struct | Mapping[str, Any]) -> None:
+    print(to_json(value), flush=True)
+
+
+def note(line: str) -> None:
+    """A line for people, on stderr. The caller has rendered what isn't his."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Respects NO_COLOR, TERM and pipes."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPED_COLUMNS
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print for people, on stdout."""
+    out = console()
+    for part in parts:
+        out.print(part)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """A spinner on stderr while a long thing runs; nothing at all unless stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with console(stderr=True).status(what):
+        yield
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]], title: str = "") -> Table:
+    """A compact table. The last column takes what width is left."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for i, name in enumerate(columns):
+        last = i == len(columns) - 1
+        made.add_column(name, overflow="fold" if last else "ellipsis", no_wrap=not last)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def facts(pairs: Mapping[str, RenderableType]) -> Table:
+    """Name and value, one pair a line."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs.items():
+        made.add_row(name, value)
+    return made
+
+
+def styled(word: str, styles: Mapping[str, str]) -> RenderableType:
+    from rich.text import Text
+
+    return Text(word, style=styles.get(word, ""))
+
+
+def short(id: str) -> str:
+    """An id as people see and type it."""
+    return id[-SHORT_ID_CHARS:]
+
+
+def reader_left() -> int:
+    """The reader of our pipe is gone: that is its right. Without this Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.PIPE_CLOSED

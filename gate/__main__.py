@@ -1,0 +1,34 @@
+"""The gatekeeper's process: `python -m gate --home H [--shard 0] [--rebuild [--accept-ledger BY] | --verify]`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gate", description="Cordon's gatekeeper for one shard.")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--shard", type=int, default=0)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--rebuild", action="store_true", help="move projections aside and replay the ledger (while nothing serves)")
+    mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
+    parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
+    args = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logging.Formatter.converter = time.gmtime
+    sys.setswitchinterval(0.0005)  # the loop must not wait 5 ms for the index thread
+    from .service import run
+
+    return run(args.home.resolve(), args.shard, "rebuild" if args.rebuild else "verify" if args.verify else "serve", args.accept_ledger)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The home's control plane inside CORE: tenants, projects, agents, registry, status, verify. The literal key in the subject is the identity."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bus.errors import ConfigError
+from bus.frames import AdminRequest, AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
+from bus.identity import verify_registry
+from bus.subjects import is_key, is_token
+from gate import ids
+from gate.config import ProjectSettings, encode_settings
+from gate.ledger import events as E
+from gate.refusals import Refused
+from gate.state.principals import Agent
+from gate.state.tenant import Tenant
+from gate.writing.sequencer import Stored
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+ROLES: Final = frozenset({"agent", "ingest", "user_gateway", "user_session", "supervisor", "operator", "auditor"})
+_PERSON: Final = re.compile(r"[a-z0-9_-]{0,64}\Z")
+ADMIN: Final = "admin"
+
+
+class Admin:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    async def answer(self, req: AdminRequest) -> Done:
+        """The answer to one request of the control plane. Raises Refused."""
+        match req:
+            case AdmStatus():
+                return Done(request_id=req.request_id, result=self.shard.status())
+            case AdmVerify():
+                return Done(request_id=req.request_id, result=await self.shard.verify())
+            case AdmRegistry():
+                return self._registry(req)
+            case AdmTenant():
+                return await self._tenant(req)
+            case AdmProject():
+                return await self._project(req)
+            case AdmAgent():
+                return await self._agent(req)
+        raise Refused("verb_not_available")
+
+    async def _commit(self, t: Tenant, make: Callable[[], list[E.AnyEvent]]) -> None:
+        """Append what `make` gives, which looks at the state again when its turn has come. It may raise Refused."""
+
+        async def run() -> None:
+            await self.shard.sequencer.commit(t, [Stored(e) for e in make()])
+
+        await self.shard.operators.barrier(t, run)
+
+    def _registry(self, req: AdmRegistry) -> Done:
+        try:
+            entries = verify_registry(req.jwt, self.shard.operator_jwt)
+        except ConfigError:
+            raise Refused("issuer_unknown", field="jwt") from None
+        self.shard.identifier.use_registry(entries)
+        return Done(request_id=req.request_id, result={"entries": len(entries), "hash": hashlib.sha256(req.jwt.encode()).hexdigest()})
+
+    async def _tenant(self, req: AdmTenant) -> Done:
+        s = self.shard
+        if req.action == "list":
+            rows = [
+                {"name": t.name, "account": t.account, "projects": len(t.projects), "agents": len(t.agents.all), "memories": t.memories, "position": t.position}
+                for t in s.tenants.values()
+            ]  # fmt: skip
+            return Done(request_id=req.request_id, result={"tenants": sorted(rows, key=lambda r: str(r["name"]))})
+        if not is_key(req.account) or not is_token(req.name):
+            raise Refused("bad_name", field="name")
+        if any(t.name == req.name and t.account != req.account for t in s.tenants.values()):
+            raise Refused("name_taken", field="name")
+        t = s.tenants.get(req.account)
+        if t is None:
+            try:
+                key = bytes.fromhex(req.user_key)
+            except ValueError:
+                key = b""
+            if len(key) < 16:
+                raise Refused("bad_field", field="user_key")
+            t = await s.add_tenant(req.account, req.name, key)
+        await self._commit(t, lambda: [] if t.position else [E.TenantAdded(ms=s.now_ms(), name=req.name, by=ADMIN)])
+        return Done(request_id=req.request_id, result={"name": t.name, "account": t.account}, position=t.position)
+
+    def _known(self, account: str) -> Tenant:
+        t = self.shard.tenants.get(account)
+        if t is None:
+            raise Refused("tenant_unknown", field="account")
+        return t
+
+    async def _project(self, req: AdmProject) -> Done:
+        t = self._known(req.account)
+        if req.action == "list":
+            rows = [
+                {"name": p.name, "state": p.state, "memories": p.rows, "settings": msgspec.to_builtins(p.settings)} for p in t.projects.values()
+            ]
+            return Done(request_id=req.request_id, result={"tenant": t.name, "projects": sorted(rows, key=lambda r: str(r["name"]))})
+        if not is_token(req.name):
+            raise Refused("bad_name", field="name")
+        old = t.projects.get(req.name)
+        if req.action == "add" and old is not None and old.state == "active" and not req.settings:
+            return Done(request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": True}, position=t.position)
+        if req.action == "set" and old is None:
+            raise Refused("project_unknown", field="name")
+        merged = {**(msgspec.to_builtins(old.settings) if old else {}), **req.settings}
+        try:
+            settings = msgspec.convert(merged, ProjectSettings)
+        except (msgspec.ValidationError, ValueError):
+            raise Refused("bad_field", field="settings") from None
+        event = E.ProjectChanged(ms=self.shard.now_ms(), name=req.name, settings=encode_settings(settings), by=ADMIN)
+
+        def events() -> list[E.AnyEvent]:
+            return [event, *([E.PolicyChanged(ms=event.ms, number=t.policy + 1, by=ADMIN)] if req.name in t.projects else [])]
+
+        await self._commit(t, events)
+        return Done(request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": False}, position=t.position)
+
+    async def _agent(self, req: AdmAgent) -> Done:
+        t = self._known(req.account)
+        if req.action == "list":
+            rows = [self._shown(a) for a in t.agents.all]
+            return Done(request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=lambda r: str(r["name"]))})
+        if not is_token(req.name):
+            raise Refused("bad_name", field="name")
+        if not is_key(req.key) or req.role not in ROLES or not _PERSON.match(req.person):
+            raise Refused("bad_field", field="key" if not is_key(req.key) else "role" if req.role not in ROLES else "person")
+        for name in req.projects:
+            if name not in t.projects:
+                raise Refused("project_unknown", field="projects")
+
+        def events() -> list[E.AnyEvent]:
+            if req.key in t.agents.by_key:  # a retry
+                return []
+            if req.name in t.agents.by_name:
+                raise Refused("name_taken", field="name")
+            now_ms = self.shard.now_ms()
+            return [
+                E.AgentIssued(
+                    ms=now_ms, agent=ids.new_raw(now_ms), name=req.name, key=req.key, role=req.role, projects=req.projects, person=req.person, by=ADMIN
+                )
+            ]
+
+        await self._commit(t, events)
+        return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
+
+    @staticmethod
+    def _shown(a: Agent) -> dict[str, Any]:
+        return {"agent_id": a.text, "name": a.name, "role": a.role, "key": a.keys[-1], "keys": list(a.keys), "projects": list(a.projects), "person": a.person}

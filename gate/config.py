@@ -1,0 +1,58 @@
+"""Settings of a project and bounds of the service, each with its reason. The rules themselves live beside the code that applies them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+DAY_MS: Final = 86_400_000
+
+# Service bounds (DEFAULTS: blocks, time-outs, quotas).
+BLOCK_EVENTS_MAX: Final = 256
+BLOCK_BYTES_MAX: Final = 256 << 10
+READS_BLOCK_RECORDS_MAX: Final = 256
+QUERY_BATCH_MAX: Final = 16
+WRITE_BATCH_MAX: Final = 64
+LEASE_S: Final = 5.0
+DRAIN_S: Final = 5.0
+AGENT_IN_FLIGHT_MAX: Final = 64
+TENANT_IN_FLIGHT_MAX: Final = 1_024
+AGENT_HELD_MAX: Final = 1_000
+TENANT_HELD_MAX: Final = 10_000
+LEDGER_FULL_SHARE: Final = 0.9  # memory writes stop here, containment goes on
+PLAN_MS: Final = 60 * 60_000
+NOTICE_AGAIN_S: Final = 600.0
+AUDITS_PER_MINUTE: Final = 10  # per key and code, then a count
+SUSPECT_HOLD_MS: Final = DAY_MS
+CONTEXT_IDLE_MS: Final = DAY_MS
+CONTEXT_WINDOW_IDS: Final = 2_048
+
+NAMESPACE_SHARD: Final = "0"
+
+
+class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a project's owner may set. Unknown fields are refused.
+
+    mode: `shadow` decides and records all, changes nothing for reads. flow_from / flow_to: projects whose content may come in / where
+    content may go; a flow needs the line on both sides. classification_max: a write that joins more is held. context_idle_hours: 0 = never.
+    """
+
+    mode: Literal["enforce", "shadow"] = "enforce"
+    gate: Literal["enforce", "shadow", "off"] = "shadow"
+    flow_from: list[str] = []
+    flow_to: list[str] = []
+    classification_max: Literal["public", "internal", "restricted"] = "restricted"
+    context_idle_hours: int = 24
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.context_idle_hours <= 720:
+            raise ValueError("context_idle_hours must be 0 (never) to 720")
+
+
+decode_settings = msgspec.json.Decoder(ProjectSettings).decode
+encode_settings = msgspec.json.Encoder().encode
+
+
+assert AGENT_IN_FLIGHT_MAX < TENANT_IN_FLIGHT_MAX
+assert AGENT_HELD_MAX < TENANT_HELD_MAX

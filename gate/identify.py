@@ -1,0 +1,166 @@
+"""Who is asking: the broker's word alone. Rights come from the key that signed the credential; tags only narrow.
+
+Invariant: nothing in a payload takes part here, and only the exact header `Nats-Request-Info` is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from bus.frames import CLASSIFICATIONS, ORIGINS
+from bus.identity import RegistryEntry
+from bus.subjects import Inbound, is_token
+
+from .refusals import Refused
+from .state.principals import Agent
+from .state.tenant import Tenant
+
+HEADER: Final = "Nats-Request-Info"
+SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person"})
+MANY_TAGS: Final = frozenset({"project", "see", "tool", "verb"})
+DEFAULT_CLEARANCE: Final = 0  # no `see:` tag: public only
+# Verbs of the first release; the others of the grammar answer verb_not_available.
+MEMORY_VERBS_SERVED: Final = frozenset({"write", "query", "get", "ack", "sync"})
+OPS_VERBS_SERVED: Final = frozenset({"why", "trace", "hold", "release", "review", "case", "context", "stats"})
+
+
+class RequestInfo(msgspec.Struct, frozen=True):
+    """What the server says about the requester (share: true)."""
+
+    acc: str = ""
+    user: str = ""
+    name_tag: str = ""
+    kind: str = ""
+    tags: list[str] = []
+    issuer_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a credential carries, worked out once per (issuer key, tags)."""
+
+    role: str
+    ceiling: int  # highest origin
+    clearance: int  # highest classification
+    projects: frozenset[str]
+    user: str
+    tools: frozenset[str]
+    verbs: frozenset[str]
+    person: str
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """One requester: `key` is the broker's, `agent` the ledger's record of it."""
+
+    tenant: Tenant
+    agent: Agent
+    key: str
+    project: str
+    rights: Rights
+    user_hash: str = ""
+
+    @property
+    def role(self) -> str:
+        return self.rights.role
+
+
+_decode_info = msgspec.json.Decoder(RequestInfo).decode
+
+
+class Identifier:
+    """Turns a request's subject and headers into a Principal, or refuses. The registry is replaced whole."""
+
+    def __init__(self, shard: str, core_account: str, tenants: Mapping[str, Tenant], registry: Mapping[str, RegistryEntry]) -> None:
+        self.shard = shard
+        self.core_account = core_account
+        self.tenants = tenants
+        self.registry = dict(registry)
+        self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
+
+    def use_registry(self, registry: Mapping[str, RegistryEntry]) -> None:
+        self.registry = dict(registry)
+        self._rights.clear()
+
+    def identify(self, at: Inbound, headers: Mapping[str, str] | None) -> Principal:
+        raw = headers.get(HEADER) if headers else None
+        if not raw:
+            raise Refused("identity_missing")
+        try:
+            info = _decode_info(raw)
+        except msgspec.MsgspecError:
+            raise Refused("identity_missing") from None
+        if info.kind != "Client" or info.acc != at.account or info.acc == self.core_account or at.shard != self.shard:
+            raise Refused("identity_mismatch")
+        if info.user != at.key:
+            raise Refused("identity_mismatch")
+        tenant = self.tenants.get(info.acc)
+        if tenant is None:
+            raise Refused("tenant_unknown")
+        rights = self._rights_of(info)
+        agent = tenant.agents.by_key.get(info.user)
+        if agent is None:
+            raise Refused("agent_unregistered")
+        if agent.role != rights.role:
+            raise Refused("identity_mismatch")
+        if at.verb not in rights.verbs:
+            raise Refused("verb_denied")
+        if at.project:
+            project = tenant.projects.get(at.project) if at.project in rights.projects else None
+            if project is None or project.state != "active":
+                raise Refused("project_unknown")
+        return Principal(tenant, agent, info.user, at.project, rights, tenant.user_hash(rights.user) if rights.user else "")
+
+    def _rights_of(self, info: RequestInfo) -> Rights:
+        key = (info.issuer_key, tuple(info.tags))
+        rights = self._rights.get(key)
+        if rights is None:
+            entry = self.registry.get(info.issuer_key)
+            if entry is None or entry.tenant != info.acc:
+                raise Refused("issuer_unknown")
+            if len(self._rights) > 100_000:
+                self._rights.clear()
+            rights = self._rights[key] = rights_of(entry, info.tags)
+        return rights
+
+
+def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
+    """The rights of a credential: the registry's maximum for its issuer key, narrowed by tags. Refuses doubled, unknown and widening tags."""
+    many: dict[str, set[str]] = {name: set() for name in MANY_TAGS}
+    single: dict[str, str] = {}
+    for tag in tags:
+        name, _, value = tag.partition(":")
+        if not is_token(value) and name not in ("person",):
+            raise Refused("tag_invalid")
+        if name in SINGLE_TAGS:
+            if name in single:
+                raise Refused("tag_invalid")
+            single[name] = value
+        elif name in MANY_TAGS:
+            many[name].add(value)
+        else:
+            raise Refused("tag_invalid")
+    top_class = CLASSIFICATIONS.index(entry.classification)
+    top_origin = ORIGINS.index(entry.origin) if entry.origin in ORIGINS else -1
+    clearance = DEFAULT_CLEARANCE
+    for value in many["see"]:
+        if value not in CLASSIFICATIONS or CLASSIFICATIONS.index(value) > top_class:
+            raise Refused("tag_invalid")
+        clearance = max(clearance, CLASSIFICATIONS.index(value))
+    ceiling = top_origin
+    if "ceiling" in single:
+        if single["ceiling"] not in ORIGINS or ORIGINS.index(single["ceiling"]) > top_origin:
+            raise Refused("tag_invalid")
+        ceiling = ORIGINS.index(single["ceiling"])
+    verbs = frozenset(entry.verbs)
+    if many["verb"]:
+        if not many["verb"] <= verbs:
+            raise Refused("tag_invalid")
+        verbs = frozenset(many["verb"])
+    return Rights(
+        entry.role, ceiling, clearance, frozenset(many["project"]), single.get("user", ""), frozenset(many["tool"]), verbs, single.get("person", "")
+    )

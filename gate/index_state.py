@@ -1,0 +1,99 @@
+"""What the index thread owns of one tenant: catalog, project indexes, and the texts of contexts. Never touched by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gate.model.embedder import DIM, Embedder
+from gate.projections.catalog import Catalog, MemoryRow
+from gate.projections.lexical import terms, words
+from gate.reading.retrieve import ProjectIndex
+from gate.state.contexts import Context
+from gate.state.tenant import Tenant
+from gate.writing.lineage import ContextText, Text
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A memory to index: its row, its project's number, its terms and unit vector float32[d]."""
+
+    row: MemoryRow
+    project: int
+    terms: frozenset[str]
+    vector: npt.NDArray[np.float32]
+
+
+class TenantIndex:
+    """Rows of a project must come in ledger order: row numbers are given by position."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.projects: dict[int, ProjectIndex] = {}
+        self.contexts: dict[bytes, ContextText] = {}
+
+    def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
+        """Index the memories of one block and move the catalog's position (rows that it has are skipped there)."""
+        by_project: dict[int, list[NewMemory]] = {}
+        for m in memories:
+            by_project.setdefault(m.project, []).append(m)
+        for number, new in by_project.items():
+            self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
+        self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
+
+    def project(self, number: int) -> ProjectIndex:
+        index = self.projects.get(number)
+        if index is None:
+            index = self.projects[number] = ProjectIndex()
+        return index
+
+    def df(self, numbers: Iterable[int]) -> "DocumentFrequency":
+        return DocumentFrequency([self.projects[n] for n in numbers if n in self.projects])
+
+    def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> ContextText:
+        """The context's texts, brought up to what it was served."""
+        text = self.contexts.get(ctx.id)
+        if text is None:
+            text = self.contexts[ctx.id] = ContextText(DIM)
+        text.begin(ctx.epoch)
+        fresh, ctx.fresh = ctx.fresh, []
+        new = [s for s in dict.fromkeys(fresh) if s not in text.texts]
+        if new:
+            rows = self.catalog.fetch(new)
+            c = tenant.columns
+            for s in new:
+                row = rows.get(s)
+                if row is None:  # erased
+                    continue
+                vector = self._vector(int(c.project[s]), int(c.row[s]))
+                special = int(c.cls[s]) == 2 or int(c.user[s]) != 0
+                text.serve(s, text_of(row.content, vector if vector is not None else embedder.encode([row.content])[0]), special)
+            text.compact(ctx.served)
+        return text
+
+    def _vector(self, project: int, row: int) -> npt.NDArray[np.float32] | None:
+        index = self.projects.get(project)
+        if index is None or row >= index.n:
+            return None
+        vector: npt.NDArray[np.float32] = index.vectors.gather(np.array([row], np.int32))[0]
+        return vector
+
+    def close(self) -> None:
+        self.catalog.close()
+
+
+class DocumentFrequency:
+    """In how many memories a term is, over a few projects: the most frequent counts."""
+
+    def __init__(self, indexes: list[ProjectIndex]) -> None:
+        self._indexes = indexes
+
+    def __call__(self, term: str) -> int:
+        return max((i.lexical.df(term) for i in self._indexes), default=0)
+
+
+def text_of(content: str, vector: npt.NDArray[np.float32]) -> Text:
+    return Text(frozenset(terms(content)), tuple(words(content)), vector)

@@ -1,0 +1,348 @@
+"""Where requests come in: identity, quotas, decoding, checks; then a write, an ask or an operation. Everything here is synchronous and short.
+
+No exception leaves this module: each request gets a receipt, a recall, an answer or a typed refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from nats.aio.msg import Msg
+
+from bus import frames, limits
+from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, OpsRequest, Query, Synced, Sync
+from bus.subjects import ADMIN_VERBS, MEMORY_VERBS, OPS_VERBS, parse_inbound
+from gate import ids
+from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
+from gate.identify import MEMORY_VERBS_SERVED, OPS_VERBS_SERVED, Principal
+from gate.ledger import events as E
+from gate.reading.ask import Ask
+from gate.refusals import Refused
+from gate.writing.decide import Write
+from gate.writing.sequencer import Stored
+from gate.writing.validate import check_draft, text_ok, time_ms
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+log = logging.getLogger(__name__)
+FILTERS: Final = {
+    "kind": frozenset(frames.KINDS), "origin": frozenset(frames.ORIGINS), "scope": frozenset(frames.SCOPES),
+    "classification": frozenset(frames.CLASSIFICATIONS), "task_state": frozenset(frames.TASK_STATES), "agent": None,
+}  # fmt: skip
+_REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+_PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
+_decode_ops: Final = msgspec.json.Decoder(OpsRequest).decode
+_decode_admin: Final = msgspec.json.Decoder(AdminRequest).decode
+_decode_draft: Final = msgspec.json.Decoder(Draft).decode
+_decoders: Final[dict[str, Any]] = {
+    "write": _decode_draft, "query": msgspec.json.Decoder(Query).decode, "get": msgspec.json.Decoder(Get).decode,
+    "ack": msgspec.json.Decoder(Ack).decode, "sync": msgspec.json.Decoder(Sync).decode,
+}  # fmt: skip
+
+
+class Intake:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.open = False
+
+    # --- agents -----------------------------------------------------------------------------------
+    async def on_memory(self, m: Msg) -> None:
+        """A request on in.…"""
+        at = parse_inbound(m.subject)
+        if at is None:
+            return
+        p: Principal | None = None
+        request_id = ""
+        try:
+            p = self.shard.identifier.identify(at, m.headers)
+            request_id = _request_id(m.data)
+            if at.verb not in MEMORY_VERBS:
+                raise Refused("verb_unknown")
+            if at.verb not in MEMORY_VERBS_SERVED:
+                raise Refused("verb_not_available")
+            self._may_serve(p)
+            req = _decode(at.verb, m.data)
+            request_id = _checked_id(req)
+            match req:
+                case Draft():
+                    self._write(p, req, m.reply, request_id, m.data)
+                case Query() | Get():
+                    self._ask(p, req, m.reply, request_id)
+                case Ack():
+                    self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project)
+                case Sync():
+                    self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
+        except Refused as e:
+            self._refuse(at.account, at.verb, at.key, at.project, m.reply, e, request_id, p)
+        except Exception:
+            log.exception("request failed: %s", at.verb)
+            self._refuse(at.account, at.verb, at.key, at.project, m.reply, Refused("internal"), request_id, p)
+
+    def _refuse(self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None) -> None:
+        self.shard.refuse(reply, e, request_id, key, project)
+        t = self.shard.tenants.get(account)
+        if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
+            self.shard.audit_unknown(t, key, verb[:16], project[:64], e.code, p.agent.id if p else b"")
+
+    def _may_serve(self, p: Principal) -> None:
+        if not self.open:
+            raise Refused("starting")
+        if not self.shard.healthy():
+            raise Refused("ledger_unreachable")
+        if p.agent.in_flight >= AGENT_IN_FLIGHT_MAX:
+            raise Refused("over_quota", field="in_flight", limit=AGENT_IN_FLIGHT_MAX)
+        if p.tenant.in_flight >= TENANT_IN_FLIGHT_MAX:
+            raise Refused("over_quota", field="in_flight", limit=TENANT_IN_FLIGHT_MAX)
+
+    def _write(self, p: Principal, d: Draft, reply: str, request_id: str, data: bytes) -> None:
+        s, t = self.shard, p.tenant
+        if s.writes_full():
+            raise Refused("ledger_full")
+        now_ms = s.now_ms()
+        checked = check_draft(d, now_ms)
+        if p.rights.ceiling < 0:
+            raise Refused("verb_denied")
+        ctx = t.context_of(p.agent)
+        declared = list(dict.fromkeys(self._parent(p, x, now_ms, "parent_unknown", "derived_from") for x in d.derived_from))
+        supersedes = self._parent(p, d.supersedes, now_ms, "supersede_unknown", "supersedes") if d.supersedes else 0
+        self._one_user(p, checked.scope, d.scope_id)
+        w = Write(
+            p, checked, ctx, declared, supersedes, reply, request_id, now_ms, run=t.label_hash(d.run), task=t.label_hash(d.task),
+            session=t.label_hash(d.session),
+        )  # fmt: skip
+        if d.idempotency_key:
+            w.idem = t.label_hash(f"{p.agent.text}\0{p.project}\0{d.idempotency_key}", 16)
+            w.idem_content = t.label_hash(_content_of(d), 16)
+        s.count(p, 1)
+        s.writes.submit(w)
+
+    @staticmethod
+    def _one_user(p: Principal, scope: int, scope_id: str) -> None:
+        """A credential of one user may not write notes on another."""
+        if scope == 1 and p.rights.user and scope_id != p.rights.user:
+            raise Refused("verb_denied", field="scope_id")
+
+    def _parent(self, p: Principal, id_: str, now_ms: int, code: str, field: str) -> int:
+        """A parent is valid iff it is in the tenant and was served to this context, or is readable now ignoring holds. One code for the rest."""
+        t = p.tenant
+        s = t.find(id_)
+        if not s or (s not in t.context_of(p.agent).served and not readable(p, s, now_ms)):
+            raise Refused(code, field=field)
+        return s
+
+    def _ask(self, p: Principal, q: Query | Get, reply: str, request_id: str) -> None:
+        s, t = self.shard, p.tenant
+        if q.min_position > t.position:
+            raise Refused("behind", field="min_position")
+        for field, most in (("run", limits.LABEL_BYTES_MAX), ("task", limits.LABEL_BYTES_MAX), ("user", limits.SCOPE_ID_BYTES_MAX)):
+            text_ok(getattr(q, field), field, most)
+        if not 0 <= q.turn <= limits.TURN_MAX:
+            raise Refused("out_of_range", field="turn", limit=limits.TURN_MAX)
+        a = Ask(
+            p, "get" if isinstance(q, Get) else "query", t.context_of(p.agent), reply, request_id, s.now_ms(),
+            as_of_ms=time_ms(q.as_of, "as_of"), intent=INTENTS.index(q.intent), risk=RISKS.index(q.tool_risk),
+            user=(t.users.find(t.user_hash(q.user)) or -1) if q.user else 0, run=t.label_hash(q.run), task=t.label_hash(q.task),
+        )  # fmt: skip
+        if isinstance(q, Query):
+            self._question(q, a)
+        else:
+            if not 1 <= len(q.ids) <= limits.GET_IDS_MAX:
+                raise Refused("too_long" if q.ids else "too_short", field="ids", limit=limits.GET_IDS_MAX)
+            a.seqs = tuple(dict.fromkeys(seq for x in q.ids if (seq := self._resolve(p, x))))
+        s.count(p, 1)
+        s.recalls.submit(a)
+
+    def _resolve(self, p: Principal, id_: str) -> int:
+        t = p.tenant
+        if len(id_) > limits.NAME_CHARS_MAX:
+            raise Refused("too_long", field="ids", limit=limits.NAME_CHARS_MAX)
+        exact = t.find(id_)
+        if exact:
+            return exact
+        number = t.projects[p.project].number
+        short = [s for s in t.find_short(id_) if t.columns.project[s] == number]
+        return short[0] if len(short) == 1 else 0
+
+    def _question(self, q: Query, a: Ask) -> None:
+        text_ok(q.text, "text", limits.QUERY_TEXT_BYTES_MAX, 1)
+        text_ok(q.scene, "scene", limits.SCENE_BYTES_MAX)
+        if not 1 <= q.k <= limits.K_MAX:
+            raise Refused("out_of_range", field="k", limit=limits.K_MAX)
+        if len(q.filters) > limits.FILTER_KEYS_MAX:
+            raise Refused("too_long", field="filters", limit=limits.FILTER_KEYS_MAX)
+        for key, values in q.filters.items():
+            if len(values) > limits.FILTER_VALUES_MAX:
+                raise Refused("too_long", field="filters", limit=limits.FILTER_VALUES_MAX)
+            known = FILTERS.get(key, frozenset())
+            if not values or (known is not None and not set(values) <= known):
+                raise Refused("filter_invalid", field="filters")
+        if q.required_origin is not None:
+            if not q.required_origin:
+                raise Refused("filter_invalid", field="required_origin")
+            a.origins = sum({1 << ORIGINS.index(o) for o in q.required_origin})
+        a.text, a.k, a.history_off = q.text, q.k, q.history_off
+        a.filters = {k: frozenset(v) for k, v in q.filters.items()}
+
+    # --- notices ----------------------------------------------------------------------------------
+    def _synced(self, p: Principal, request_id: str) -> Synced:
+        t = p.tenant
+        open_ = t.notices.get(p.agent.number, {})
+        notices = [self.shard.holds.notice(t, t.cases[case], kind, p.agent) for case, kind in open_]
+        return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
+
+    async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:
+        t = p.tenant
+        if not 1 <= len(req.notices) <= limits.GET_IDS_MAX:
+            raise Refused("too_long" if req.notices else "too_short", field="notices", limit=limits.GET_IDS_MAX)
+        wanted = []
+        for notice in req.notices:
+            text, _, kind = notice.partition(".")
+            raw = ids.raw(text)
+            case = t.cases.get(raw) if raw else None
+            if case is None or kind not in ("recall", "released") or (p.agent.number not in case.told):
+                raise Refused("notice_unknown", field="notices")
+            wanted.append((case.id, kind))
+
+        async def run() -> None:
+            open_ = t.notices.get(p.agent.number, {})
+            now_ms = self.shard.now_ms()
+            events = [Stored(E.NoticeAcked(ms=now_ms, case=c, kind=k, agent=p.agent.id)) for c, k in dict.fromkeys(wanted) if (c, k) in open_]
+            await self.shard.sequencer.commit(t, events)
+
+        await self.shard.operators.barrier(t, run)
+        self.shard.send(reply, frames.encode(self._synced(p, request_id)))
+
+    # --- operators and the home -------------------------------------------------------------------
+    async def on_operator(self, m: Msg) -> None:
+        """A request on op.…"""
+        at = parse_inbound(m.subject)
+        if at is None:
+            return
+        p: Principal | None = None
+        request_id = ""
+        try:
+            p = self.shard.identifier.identify(at, m.headers)
+            request_id = _request_id(m.data)
+            if at.verb not in OPS_VERBS:
+                raise Refused("verb_unknown")
+            if at.verb not in OPS_VERBS_SERVED:
+                raise Refused("verb_not_available")
+            self._may_serve(p)
+            req = _decoded(_decode_ops, m.data)
+            request_id = _checked_id(req)
+            if frames.VERB_OF[type(req)] != at.verb:
+                raise Refused("malformed_frame")
+            self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "")
+        except Refused as e:
+            self._refuse(at.account, at.verb, at.key, "", m.reply, e, request_id, p)
+        except Exception:
+            log.exception("operator request failed: %s", at.verb)
+            self._refuse(at.account, at.verb, at.key, "", m.reply, Refused("internal"), request_id, p)
+
+    async def _operate(self, p: Principal, req: Frame, reply: str) -> None:
+        self.shard.count(p, 1)
+        try:
+            answer = await self.shard.operators.answer(p, req)
+        finally:
+            self.shard.count(p, -1)
+        self.shard.send(reply, frames.encode(answer))
+
+    async def on_admin(self, m: Msg) -> None:
+        """A request on adm.<shard>.<verb>.<key>: the grant holds the literal key."""
+        parts = m.subject.split(".")
+        if len(parts) != 4:
+            return
+        verb, key = parts[2], parts[3]
+        request_id = _request_id(m.data)
+        try:
+            if verb not in ADMIN_VERBS:
+                raise Refused("verb_unknown")
+            req = _decoded(_decode_admin, m.data)
+            request_id = _checked_id(req)
+            if frames.VERB_OF[type(req)] != verb:
+                raise Refused("malformed_frame")
+            if not self.open and verb != "status":
+                raise Refused("starting")
+            self._spawn(self._administer(req, m.reply), m.reply, request_id, key, "")
+        except Refused as e:
+            self.shard.refuse(m.reply, e, request_id, key, "")
+        except Exception:
+            log.exception("control request failed: %s", verb)
+            self.shard.refuse(m.reply, Refused("internal"), request_id, key, "")
+
+    async def _administer(self, req: Any, reply: str) -> None:
+        self.shard.send(reply, frames.encode(await self.shard.admin.answer(req)))
+
+    # --- tasks ------------------------------------------------------------------------------------
+    def _spawn(self, work: Any, reply: str, request_id: str, key: str, project: str) -> None:
+        task = asyncio.create_task(self._guarded(work, reply, request_id, key, project))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _guarded(self, work: Any, reply: str, request_id: str, key: str, project: str) -> None:
+        try:
+            await work
+        except Refused as e:
+            self.shard.refuse(reply, e, request_id, key, project)
+        except Exception:
+            log.exception("request failed")
+            self.shard.refuse(reply, Refused("internal"), request_id, key, project)
+
+
+def readable(p: Principal, s: int, now_ms: int) -> bool:
+    """Whether the principal could be served this memory in its project, holds set aside."""
+    t, c = p.tenant, p.tenant.columns
+    if c.kind[s] < 0 or c.project[s] != t.projects[p.project].number or c.cls[s] > p.rights.clearance:
+        return False
+    me = {f"agent:{p.agent.name}", f"role:{p.role}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
+    if any(clause.isdisjoint(me) for clause in t.readers[int(c.readers[s])]):
+        return False
+    own = int(c.actor[s]) == p.agent.number
+    if c.scope[s] == 1 and not own and t.users[int(c.user[s])] != p.user_hash:
+        return False
+    return bool(own or not c.opt_out[s]) and bool(c.expires[s] > now_ms)
+
+
+def _content_of(d: Draft) -> str:
+    """What a retry must have in common with the first: everything that says what is stored."""
+    return json.dumps([d.content, d.kind, d.scope, d.scope_id, d.derived_from, d.supersedes], ensure_ascii=False)
+
+
+def _decode(verb: str, data: bytes) -> Frame:
+    most = limits.DRAFT_FRAME_BYTES_MAX if verb == "write" else limits.QUERY_FRAME_BYTES_MAX
+    if len(data) > most:
+        raise Refused("frame_too_large", limit=most)
+    frame: Frame = _decoded(_decoders[verb], data)
+    return frame
+
+
+def _decoded(decode: Any, data: bytes) -> Any:
+    if len(data) > limits.DRAFT_FRAME_BYTES_MAX:
+        raise Refused("frame_too_large", limit=limits.DRAFT_FRAME_BYTES_MAX)
+    try:
+        return decode(data)
+    except msgspec.ValidationError as e:
+        found = _PATH.search(str(e))
+        raise Refused("bad_field" if found else "malformed_frame", field=found[1] if found else "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refused("malformed_frame") from None
+
+
+def _checked_id(req: Frame) -> str:
+    if len(req.request_id) > limits.REQUEST_ID_CHARS_MAX or not req.request_id.isascii():
+        raise Refused("too_long", field="request_id", limit=limits.REQUEST_ID_CHARS_MAX)
+    return req.request_id
+
+
+def _request_id(data: bytes) -> str:
+    """The request id of a frame that may not decode: only its own restricted alphabet is ever echoed."""
+    found = _REQUEST_ID.search(data[:4096]) or _REQUEST_ID.search(data[-4096:])
+    return found[1].decode() if found else ""
+

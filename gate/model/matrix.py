@@ -1,0 +1,103 @@
+"""A growing bfloat16 matrix of unit vectors: the exact vectors of one project, and inner products with all of them.
+
+Owned by the index thread. Invariant: row i is the i-th vector appended, scaled to length 1 (a zero vector stays zero), so an
+inner product is a cosine. bfloat16 halves the memory traffic that bounds a scan; 16 queries are one `mm` (`mv` is slower for one).
+One torch thread a process: two collapse under contention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Vectors = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+_FIRST_CAPACITY: Final = 256
+_GROWTH: Final = 1.5
+
+torch.set_num_threads(1)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Rows scaled to length 1; zero rows stay zero."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    norms[norms == 0.0] = 1.0
+    scaled: Vectors = (vectors / norms[:, None]).astype(np.float32)
+    return scaled
+
+
+class UnitMatrix:
+    """`dim` columns; rows are appended, and can be zeroed, never moved."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._n = 0
+        self._data = torch.zeros((_FIRST_CAPACITY, dim), dtype=torch.bfloat16)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def append(self, vectors: Vectors) -> None:
+        """float32[n, dim], any length."""
+        need = self._n + len(vectors)
+        if need > len(self._data):
+            data = torch.zeros((max(need, int(len(self._data) * _GROWTH)), self.dim), dtype=torch.bfloat16)
+            data[: self._n] = self._data[: self._n]
+            self._data = data
+        self._data[self._n : need] = torch.from_numpy(unit(vectors))
+        self._n = need
+
+    def zero(self, rows: Rows) -> None:
+        """Overwrite rows with zeros: they are gone from memory and evidence of nothing."""
+        self._data[torch.from_numpy(rows.astype(np.int64))] = 0.0
+
+    def gather(self, rows: Rows) -> Vectors:
+        """float32[len(rows), dim]."""
+        found: Vectors = self._data[torch.from_numpy(rows.astype(np.int64))].float().numpy()
+        return found
+
+    def best(
+        self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0
+    ) -> list[tuple[Rows, Vectors]]:
+        """Per query at most `limit` allowed rows from `first` on and their scores in float32, best first, equal scores newest first.
+
+        The scan finds candidates by bfloat16 products; those are scored again in float32, since bfloat16 has many ties.
+        """
+        data = self._data[first : self._n]
+        size = min(limit, len(data))
+        if size <= 0:
+            return [(np.empty(0, np.int32), np.empty(0, np.float32)) for _ in queries]
+        exact = torch.from_numpy(queries)
+        coarse = torch.mm(exact.to(torch.bfloat16), data.T)
+        for products, mask in zip(coarse, allowed, strict=True):
+            if mask is not None:
+                products.masked_fill_(torch.from_numpy(~mask[first:]), -torch.inf)
+        top = torch.topk(coarse, size, dim=1, sorted=False)
+        scores = (data[top.indices].float() * exact[:, None, :]).sum(-1)
+        scores.masked_fill_(torch.isneginf(top.values), -torch.inf)
+        rows = top.indices.numpy().astype(np.int32) + np.int32(first)
+        return [best_first(row, score) for row, score in zip(rows, scores.numpy(), strict=True)]
+
+    def best_among(self, query: Vectors, limit: int, rows: Rows) -> tuple[Rows, Vectors]:
+        """The same for one query float32[1, dim], reading `rows` (int32, ascending) alone."""
+        among = self._data[torch.from_numpy(rows.astype(np.int64))]
+        scores = torch.mm(torch.from_numpy(query), among.float().T)[0].numpy()
+        found, best = best_first(rows, scores)
+        return found[:limit], best[:limit]
+
+
+def best_first(rows: Rows, scores: Vectors) -> tuple[Rows, Vectors]:
+    """Rows by descending score, equal scores newest first, without those that are no evidence: a score of exactly 0, or -inf.
+
+    0 means a zero vector on either side (or an orthogonal one).
+    """
+    evidence = (scores != 0.0) & (scores != -np.inf)
+    rows, scores = rows[evidence], scores[evidence]
+    order = np.lexsort((-rows, -scores))
+    return rows[order], scores[order]

@@ -1,0 +1,266 @@
+"""Answers to operators' questions: why, trace, case, context, stats. Full records in their own projects, only counts elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from bus.frames import (
+    CLASSIFICATIONS, DECISIONS, INTENTS, KINDS, ORIGINS, RISKS, CaseQuery, Cases, ContextAnswer, ContextRequest, Edge, Hold, Release, Review, Stats,
+    StatsRequest, Trace, TraceAnswer, Why, WhyAnswer,
+)  # fmt: skip
+from bus.frames import Case as CaseFrame
+from bus.frames import Frame
+from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
+from gate import ids
+from gate.containment.holds import find_agent, may_see, resolve
+from gate.identify import Principal
+from gate.ledger import events as E
+from gate.ledger.events import decode_memory
+from gate.reading import policy
+from gate.reading.surface import rfc3339
+from gate.refusals import Refused
+from gate.state.columns import REVIEWS
+from gate.state.contexts import Context
+from gate.state.tenant import Tenant
+from gate.writing.sequencer import Operation, noted
+from gate.writing.validate import text_ok
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+READS_SHOWN: Final = 20
+SELECTOR_MAX: Final = 64
+HOPS_MAX: Final = 1_000_000
+
+
+class Operators:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    async def answer(self, p: Principal, req: Frame) -> Frame:
+        """The answer to one operator request. Raises Refused."""
+        match req:
+            case Hold():
+                return await self._hold(p, req)
+            case Release():
+                _message(req.message)
+                return await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id))
+            case Review():
+                _message(req.message)
+                await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
+                return await self._why(p, Why(id=req.id, request_id=req.request_id))
+            case CaseQuery():
+                return self._cases(p, req)
+            case Trace():
+                return self._trace(p, req)
+            case Why():
+                return await self._why(p, req)
+            case ContextRequest():
+                return await self._context(p, req)
+            case StatsRequest():
+                return self._stats(p, req)
+        raise Refused("verb_not_available")
+
+    async def barrier(self, tenant: Tenant, make: Any) -> Any:
+        """Run something as an operation of the sequencer and wait for its result."""
+        done = self.shard.loop.create_future()
+
+        async def run() -> None:
+            try:
+                result = await make()
+            except Refused as e:
+                if not done.done():
+                    done.set_exception(e)
+            except BaseException as e:
+                if not done.done():
+                    done.set_exception(Refused("internal"))
+                raise e
+            else:
+                if not done.done():
+                    done.set_result(result)
+
+        self.shard.sequencer.submit(tenant.account, Operation(tenant.account, run))
+        return await done
+
+    async def _hold(self, p: Principal, req: Hold) -> Frame:
+        _message(req.message)
+        if len(req.selector) > SELECTOR_MAX:
+            raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
+        for term in req.selector:
+            text_ok(term, "selector", 2_048, 1)
+        if req.dry_run or not (req.plan or req.now):
+            return await self.shard.holds.plan(p, req)
+        result: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.hold(p, req))
+        return result
+
+    def _cases(self, p: Principal, req: CaseQuery) -> Frame:
+        t, holds = p.tenant, self.shard.holds
+        if req.case:
+            return holds.shown(p, holds.find(p, req.case), cursor=max(0, req.cursor), request_id=req.request_id)
+        newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
+        start = max(0, req.cursor)
+        page = newest[start : start + 100]
+        return Cases(
+            agent=p.key, request_id=req.request_id, cases=[holds.shown(p, k, members=False) for k in page], position=t.position,
+            next=start + 100 if start + 100 < len(newest) else None,
+        )  # fmt: skip
+
+    # --- trace ------------------------------------------------------------------------------------
+    def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
+        t = p.tenant
+        root = resolve(p, req.id)
+        if req.hops is not None and not 0 <= req.hops <= HOPS_MAX:
+            raise Refused("out_of_range", field="hops", limit=HOPS_MAX)
+        kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
+        graph = t.down if req.direction == "down" else t.up
+        closure = graph.closure([root], kinds, req.hops)
+        depth = dict(zip(closure.nodes.tolist(), closure.depth.tolist(), strict=True))
+        seen = sorted((s for s in depth if may_see(p, s)), key=lambda s: (depth[s], s))
+        start = max(0, req.cursor)
+        page = seen[start : start + PAGE_ITEMS_MAX]
+        on_page = set(page)
+        edges = [
+            Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=round(e.confidence / 255, 2))
+            for s in page
+            for e in t.up.edges_of(s)
+            if e.kind in kinds and e.node in depth and (e.node in on_page or may_see(p, e.node))
+        ]
+        return TraceAnswer(
+            agent=p.key, request_id=req.request_id, root=t.memory_id(root), direction=req.direction,
+            nodes=[self.shard.holds.member(t, s, depth[s]) for s in page], edges=edges, count=len(depth), elsewhere=len(depth) - len(seen),
+            position=t.position, next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen) else None,
+        )  # fmt: skip
+
+    # --- why --------------------------------------------------------------------------------------
+    async def _why(self, p: Principal, req: Why) -> WhyAnswer:
+        if req.id.startswith("rec_"):
+            return await self._why_recall(p, req)
+        t, c = p.tenant, p.tenant.columns
+        s = resolve(p, req.id)
+        row = (await self.shard.index.call(self.shard.indexes[t.account].catalog.fetch, [s])).get(s)
+        if row is None:
+            raise Refused("memory_unknown", field="id")
+        e = decode_memory(row.meta)
+        await self.shard.store_caught_up()
+        reads = await self.shard.lineage.query(
+            "exposure", {"tenant": self.shard.tenant_number(t), "memories": [s], "quarantine": policy.QUARANTINE, "most": READS_SHOWN}
+        )
+        cases = [k for k in t.cases.values() if s in k]
+        if req.reveal:
+            self.shard.audit(p, "reveal", memory=s)
+        agent = t.agents.by_id[e.agent]
+        facts: dict[str, Any] = {
+            "state": t.current(s, self.shard.now_ms()), "project": e.project, "kind": KINDS[e.kind], "origin": ORIGINS[e.origin],
+            "origin_claimed": ORIGINS[e.origin_claimed] if e.origin_claimed >= 0 else None, "trust_stamped": e.trust / 1000,
+            "trust_effective": int(c.eff[s]) / 1000, "trust_floor": e.floor / 1000, "classification": CLASSIFICATIONS[e.class_],
+            "actor": {"id": agent.text, "name": agent.name, "key": e.key, "role": e.role}, "written_at": rfc3339(e.ms), "sourceless": e.nosrc,
+            "holds": list(e.holds), "reasons": list(e.reasons), "review": REVIEWS[int(c.review[s])], "compartments": list(e.comp),
+            "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq}, "redactions": [r[0] for r in e.red],
+            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] else None, "exposed": [ids.text("case_", x) for x in e.exposed],
+        }  # fmt: skip
+        return WhyAnswer(
+            agent=p.key, request_id=req.request_id, project=e.project, id=t.memory_id(s), kind="memory", facts=facts,
+            sentences=_sentences(t, s, e, facts, [k.text for k in cases if k.holding], len(reads)),
+            parents=[
+                Edge(from_=t.memory_id(x.parent), to=t.memory_id(s), kind=E.EDGE_KINDS[x.kind], confidence=round(x.confidence / 255, 2))
+                for x in e.edges if may_see(p, x.parent)
+            ],
+            reads=[self._read(t, r) for r in reads], cases=[k.text for k in cases], content=row.content if req.reveal else None, position=t.position,
+        )  # fmt: skip
+
+    def _read(self, t: Tenant, r: tuple[Any, ...]) -> dict[str, Any]:
+        """A row of the query `exposure`."""
+        ms, recall, agent, project, verb, intent, risk, _, decision, reasons, withdrawn = r
+        known = t.agents.by_id.get(bytes(agent))
+        return {
+            "recall": ids.text("rec_", bytes(recall)), "agent": known.name if known else "", "project": project, "at": rfc3339(ms), "verb": verb,
+            "intent": INTENTS[intent], "risk": RISKS[risk], "decision": DECISIONS[decision], "reasons": policy.codes(reasons), "withdrawn": withdrawn,
+        }  # fmt: skip
+
+    async def _why_recall(self, p: Principal, req: Why) -> WhyAnswer:
+        t = p.tenant
+        raw = ids.raw(req.id)
+        await self.shard.store_caught_up()
+        rows = await self.shard.lineage.query("decisions", {"tenant": self.shard.tenant_number(t), "recall": raw}) if raw else []
+        if not rows:
+            raise Refused("recall_unknown", field="id")
+        shown = [
+            {"memory": t.memory_id(seq), "decision": DECISIONS[decision], "reasons": (found := policy.codes(reasons)), "sentences": [policy.SENTENCES[x] for x in found], "withdrawn": withdrawn}
+            for seq, decision, reasons, withdrawn in rows
+            if may_see(p, seq)
+        ]  # fmt: skip
+        served = sum(1 for _, decision, _, withdrawn in rows if decision < policy.QUARANTINE and not withdrawn)
+        return WhyAnswer(
+            agent=p.key, request_id=req.request_id, id=req.id, kind="recall", facts={"decided": len(rows), "served": served, "elsewhere": len(rows) - len(shown)},
+            sentences=[f"{served} of {len(rows)} candidates were served; {len(rows) - served} were withheld."], reads=shown, position=t.position,
+        )  # fmt: skip
+
+    # --- context ----------------------------------------------------------------------------------
+    async def _context(self, p: Principal, req: ContextRequest) -> ContextAnswer:
+        t = p.tenant
+        agent = find_agent(t, req.agent)
+        if not set(agent.projects) & p.rights.projects and agent is not p.agent and p.role != "supervisor":
+            raise Refused("agent_unknown", field="agent")
+        ctx = t.context_of(agent)
+        if req.action == "close":
+            _message(req.message)
+            if not req.message.strip():
+                raise Refused("message_missing", field="message")
+            await self.barrier(t, lambda: self._close(p, ctx, req.message))
+        labels = ctx.labels
+        return ContextAnswer(
+            agent=p.key, request_id=req.request_id, context=ids.text("ctx_", ctx.id), root=t.agents.all[ctx.root].name, epoch=ctx.epoch, recalls=ctx.recalls,
+            served=len(ctx.served), trust_floor=labels.floor / 1000, classification=CLASSIFICATIONS[labels.cls], compartments=sorted(labels.comp),  # type: ignore[arg-type]
+            exposed=[t.cases[x].text for x in sorted(ctx.exposed)], last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
+            closed=req.action == "close", position=t.position,
+        )  # fmt: skip
+
+    async def _close(self, p: Principal, ctx: Context, message: str) -> None:
+        now_ms = self.shard.now_ms()
+        await self.shard.sequencer.commit(
+            p.tenant,
+            [
+                noted(
+                    lambda body: E.ContextClosed(ms=now_ms, ctx=ctx.id, epoch=ctx.epoch + 1, agent=p.agent.id, person=p.rights.person, body=body),
+                    message, os.urandom(E.SALT_BYTES),
+                )
+            ],
+        )  # fmt: skip
+
+    def _stats(self, p: Principal, req: StatsRequest) -> Stats:
+        t, c = p.tenant, p.tenant.columns
+        seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and may_see(p, s)]
+        counts = {
+            "memories": len(seen), "held": sum(1 for s in seen if c.held[s]), "edges": t.down.edges, "agents": len(t.agents.all),
+            "cases_open": sum(1 for k in t.cases.values() if k.state == "open"), "contexts": len(t.contexts),
+        }  # fmt: skip
+        return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
+
+
+def _message(message: str) -> None:
+    if len(message) > MESSAGE_CHARS_MAX:
+        raise Refused("too_long", field="message", limit=MESSAGE_CHARS_MAX)
+    text_ok(message, "message", MESSAGE_CHARS_MAX * 4)
+
+
+def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
+    """What happened to this memory, as a person would say it. No agent text in it."""
+    agent = facts["actor"]["name"]
+    out = [f"Agent {agent} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
+    if e.edges:
+        kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
+        said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+        least = min(e.edges, key=lambda x: int(t.columns.eff[x.parent])).parent
+        out.append(f"It derives from {len(e.edges)} memories ({said}); the least trusted of them has trust {int(t.columns.eff[least]) / 1000:g}.")
+    else:
+        out.append("It derives from nothing that its writer was served here.")
+    source = "names no source" if e.nosrc else "names a source"
+    out.append(f"Its trust is {facts['trust_stamped']:g}: origin {facts['origin']}, it {source}.")
+    out += [f"It was held at write: {code}." for code in e.holds]
+    if cases:
+        out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
+    if facts["superseded_by"]:
+        out.append("A newer memory supersedes it.")
+    out.append(f"It was decided on in {reads if reads < READS_SHOWN else f'at least {READS_SHOWN}'} recalls." if reads else "No recall has come upon it.")
+    return out

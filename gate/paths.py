@@ -1,0 +1,29 @@
+"""Where the gatekeeper finds and keeps its files under the home folder (docs/wire.md, 'Home folder'). It reads no seed but the users' hash keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Paths:
+    def __init__(self, home: Path, shard: int = 0) -> None:
+        self.home = home
+        self.shard = shard
+        self.folder = home / "shards" / str(shard)
+        self.owner_lock = self.folder / "owner.lock"
+        self.lineage = self.folder / "lineage.duckdb"
+        self.registry = home / "trust" / "registry.jwt"
+        self.operator_jwt = home / "trust" / "operator.jwt"
+        self.creds = home / "creds" / "_core" / "gatekeeper.creds"
+        self.status = home / "run" / "status.json"
+        self.ready = home / "run" / "gatekeeper.ready"
+        self.error = home / "run" / "gatekeeper.error"
+
+    def catalog(self, account: str) -> Path:
+        return self.folder / "tenants" / account / "catalog.sqlite"
+
+    def user_key(self, tenant: str) -> Path:
+        return self.home / "trust" / "tenants" / tenant / "user-ids.key"
+
+    def aside(self, stamp: str) -> Path:
+        return self.home / "run" / f"aside-{stamp}"

@@ -1,0 +1,181 @@
+"""The lexical index of one project: terms of texts, and postings in memory.
+
+Owned by the index thread. Invariant: rows are consecutive numbers in the order of `add`, so postings ascend and equal input gives
+equal output. The cost of a search is bounded by a posting budget, whatever the project's size. Nothing of it lies on disk.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import Stemmer
+
+POSTING_BUDGET: Final = 1_500  # measured on LoCoMo: costs no recall, and stops growth with the project
+TERM_CHARS_MAX: Final = 64  # longer runs are cut: they are keys of the index, not text
+_STEM_CACHE: Final = 1 << 16
+
+Rows = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
+
+# Function words of English: in most texts, and never the reason why one is wanted.
+_STOP_TEXT: Final = """
+    a about above after again against all also am an and any are aren't as at be because been before being below between both
+    but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each few for from further had
+    hadn't has hasn't have haven't having he he'd he'll he's her here here's hers herself him himself his how how's i i'd i'll
+    i'm i've if in into is isn't it it'd it'll it's its itself just let's me more most mustn't my myself no nor not of off on
+    once only or other ought our ours ourselves out over own same shan't she she'd she'll she's should shouldn't so some such
+    than that that's the their theirs them themselves then there there's these they they'd they'll they're they've this those
+    through to too under until up very was wasn't we we'd we'll we're we've were weren't what what's when when's where where's
+    which while who who's whom why why's will with won't would wouldn't you you'd you'll you're you've your yours yourself
+    yourselves
+"""
+STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+
+# Han, kana and Hangul: written without spaces (or, for Korean, with endings that hide the word), so characters stand for words.
+_CJK: Final = re.compile(
+    "([\u1100-\u11ff\u3005\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+)"
+)
+_CHUNK: Final = re.compile(r"\w+(?:[.@:/'\-]+\w+)*")  # a word, or words that punctuation joins: foo_bar, a.b, x@y, don't
+_WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_IDENTIFIER: Final = re.compile(r"[_.@:/]|\d")  # what makes a joined chunk worth keeping whole; a hyphen alone doesn't
+
+_stemmer = Stemmer.Stemmer("english", 0)  # no cache of its own: lru_cache is safe between threads, that one isn't
+
+
+def terms(text: str) -> list[str]:
+    """Index terms in text order, repeats included: stems without stop words, identifiers also whole, CJK as bigrams.
+
+    Any text is accepted; equal after NFKC and case folding means equal terms.
+    """
+    found: list[str] = []
+    for run, is_cjk in _runs(text):
+        if is_cjk:
+            found += [run] if len(run) == 1 else [run[i : i + 2] for i in range(len(run) - 1)]
+            continue
+        for chunk in _CHUNK.findall(run):
+            if chunk.isalnum():  # most chunks are one plain word
+                if chunk not in STOP_WORDS:
+                    found.append(_term(chunk))
+            else:
+                found += _joined_terms(chunk)
+    return found
+
+
+def words(text: str) -> list[str]:
+    """The normalised word sequence, for runs of equal words: nothing left out, nothing stemmed, every CJK character a word."""
+    found: list[str] = []
+    for run, is_cjk in _runs(text):
+        found += list(run) if is_cjk else _WORD.findall(run)
+    return found
+
+
+def _runs(text: str) -> Iterable[tuple[str, bool]]:
+    """Folded text cut where the script changes between CJK and the rest."""
+    if text.isascii():
+        return ((text.lower(), False),)
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).replace("’", "'")
+    return ((run, i % 2 == 1) for i, run in enumerate(_CJK.split(folded)) if run)
+
+
+def _joined_terms(chunk: str) -> list[str]:
+    found = [_term(word) for word in _WORD.findall(chunk) if word not in STOP_WORDS]
+    if _IDENTIFIER.search(chunk) and len(chunk) <= TERM_CHARS_MAX and (whole := chunk.strip("_")) and [whole] != found:
+        found.append(whole)
+    return found
+
+
+def _term(word: str) -> str:
+    return word[:TERM_CHARS_MAX] if len(word) > TERM_CHARS_MAX else _stem(word)
+
+
+@lru_cache(_STEM_CACHE)
+def _stem(word: str) -> str:
+    stem: str = _stemmer.stemWord(word)
+    return stem
+
+
+class LexicalIndex:
+    """Postings of one project: term → ascending rows."""
+
+    def __init__(self) -> None:
+        self._postings: dict[str, array[int]] = {}
+        self._n = 0
+        self._sums = np.zeros(1_024, np.float32)  # scratch of `search`, all zero between calls
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self._n
+
+    def add(self, terms_of: Sequence[Collection[str]]) -> None:
+        """Index the next rows by their terms; repeats within a row count once."""
+        postings = self._postings
+        for row, found in enumerate(terms_of, self._n):
+            for term in found if isinstance(found, (set, frozenset)) else set(found):
+                rows = postings.get(term)
+                if rows is None:
+                    rows = postings[term] = array("i")
+                rows.append(row)
+        self._n += len(terms_of)
+        if self._n > len(self._sums):
+            self._sums = np.zeros(max(self._n, 2 * len(self._sums)), np.float32)
+
+    def df(self, term: str) -> int:
+        """In how many rows a term is."""
+        return len(self._postings.get(term, ()))
+
+    def search(self, query: Iterable[str], limit: int, allowed: npt.NDArray[np.bool_] | None = None) -> tuple[Rows, Scores]:
+        """At most `limit` rows by the sum of their terms' idf, best first, equal scores newest first.
+
+        `allowed`: one bool a row; None = all. No length normalisation (measured: it costs time, and recall on short texts).
+        Rarest terms are read first, until the posting budget is spent; of a single over-long list only the newest allowed rows.
+        """
+        views = self._views(query, allowed)
+        if not views or limit <= 0:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        sums = self._sums
+        for rows, weight in views:
+            sums[rows] += np.float32(weight)
+        found = views[0][0].copy() if len(views) == 1 else np.unique(np.concatenate([rows for rows, _ in views]))
+        scores = sums[found]
+        sums[found] = 0.0
+        if allowed is not None and len(views) > 1:
+            keep = allowed[found]
+            found, scores = found[keep], scores[keep]
+        return _best(found, scores, limit)
+
+    def _views(self, query: Iterable[str], allowed: npt.NDArray[np.bool_] | None) -> list[tuple[Rows, float]]:
+        """The postings to read and their idf. The views must be gone before the next `add`: an array can't grow under one."""
+        known = sorted((len(rows), term) for term in set(query) if (rows := self._postings.get(term)) is not None)
+        views: list[tuple[Rows, float]] = []
+        left = POSTING_BUDGET
+        for df, term in known:
+            left -= df
+            if views and left < 0:
+                break
+            weight = math.log1p((self._n - df + 0.5) / (df + 0.5))
+            views.append((np.frombuffer(self._postings[term], np.int32), weight))
+        if len(views) == 1:
+            only, weight = views[0]
+            views[0] = ((only if allowed is None else only[allowed[only]])[-POSTING_BUDGET:], weight)
+        return views
+
+
+def _best(rows: Rows, scores: Scores, limit: int) -> tuple[Rows, Scores]:
+    """The best `limit`, best first, ties by descending row. `rows` ascend."""
+    rows, scores = rows[::-1], scores[::-1]
+    if len(rows) > limit:
+        least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        keep = scores >= least
+        rows, scores = rows[keep], scores[keep]
+    order = np.argsort(-scores, kind="stable")[:limit]
+    return rows[order], scores[order]

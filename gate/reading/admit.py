@@ -1,0 +1,176 @@
+"""Admission of a micro-batch: candidates → policy → gate → the page. Runs on the index thread; reads columns, writes only the asks."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gate.model.embedder import Embedder
+from gate.model.features import Candidates as GateCandidates
+from gate.model.features import build_features
+from gate.model.network import Gate
+from gate.projections.catalog import Catalog
+from gate.state.columns import Columns
+from gate.state.tenant import Project, Tenant
+
+from . import policy
+from .ask import Ask, Found
+from .retrieve import Candidates, ProjectIndex, candidates, readers_ok, spread, visible
+
+log = logging.getLogger(__name__)
+NOTE_GATE_OFF: Final = "gate_unavailable"
+NOTE_SHADOW: Final = "policy_shadow"
+WITHHELD_MAX: Final = 64
+DAY_MS: Final = 86_400_000
+
+
+class Admission:
+    """Owns embedder and gate. `gate` None = policy alone, and every recall says so."""
+
+    def __init__(self, embedder: Embedder, gate: Gate | None) -> None:
+        self.embedder = embedder
+        self.gate = gate
+
+    def answer(self, tenant: Tenant, project: Project, index: ProjectIndex | None, catalog: Catalog, asks: list[Ask], now_ms: int) -> None:
+        """Fill found, withheld, rows and notes of asks of one project."""
+        snapshot = tenant.generation  # before the columns are read: what it names, the columns have
+        for a in asks:
+            a.snapshot = snapshot
+        if index is None or not index.n:
+            return
+        queries = [a for a in asks if a.verb == "query"]
+        if queries:
+            vectors = self.embedder.encode([a.text for a in queries])
+            found, withheld = candidates(tenant, project, index, queries, vectors, now_ms)
+            self._decide(tenant, project, index, queries, vectors, found, now_ms)
+            for a, hidden in zip(queries, withheld, strict=True):
+                self._withheld(tenant, project, a, hidden, now_ms)
+        for a in asks:
+            if a.verb == "get":
+                self._get(tenant, project, a, now_ms)
+        for a in asks:
+            a.rows = catalog.fetch([f.seq for f in a.found])
+
+    def _get(self, t: Tenant, project: Project, a: Ask, now_ms: int) -> None:
+        c = t.columns
+        seqs = np.array([s for s in a.seqs if c.project[s] == project.number], np.int32)
+        seen = visible(t, project, c, seqs, a)
+        if seen is not None:
+            seqs = seqs[seen]
+        if not len(seqs):
+            return
+        owner = np.zeros(len(seqs), np.int32)
+        rows, ask = _asked(t, project, [a], seqs, owner, now_ms)
+        decision, reasons = policy.decide(rows, ask)
+        if project.settings.mode == "shadow":
+            decision = _shadow(decision, reasons, a)
+        constraints = policy.constraints(rows, ask, decision)
+        for i, s in enumerate(seqs.tolist()):
+            f = Found(s, int(decision[i]), int(reasons[i]), int(constraints[i]), 0.0)
+            (a.found if f.decision < policy.QUARANTINE else a.withheld).append(f)
+
+    def _decide(self, t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], found: Candidates, now_ms: int) -> None:
+        if not len(found.seqs):
+            return
+        c, seqs, owner = t.columns, found.seqs, found.owner
+        rows, ask = _asked(t, project, asks, seqs, owner, now_ms)
+        decision, reasons = policy.decide(rows, ask)
+        score, lowered = self._gate(project, index, vectors, found, rows, c, asks, now_ms)
+        if lowered is not None:
+            hit = lowered & (decision < policy.RANK_DOWN)
+            reasons |= hit.astype(np.int32) << policy.GATE_BIT
+            if project.settings.gate == "enforce":
+                decision = np.where(hit, np.int8(policy.RANK_DOWN), decision)
+        shadow = project.settings.mode == "shadow"
+        constraints = policy.constraints(rows, ask, decision)
+        worth = found.fused * (500 + rows.eff) / 1500  # deterministic: fused rank by trust, then age in whole days
+        age = (now_ms - c.oldest[seqs]) // DAY_MS
+        starts = np.searchsorted(owner, np.arange(len(asks) + 1))
+        for i, a in enumerate(asks):
+            s = slice(int(starts[i]), int(starts[i + 1]))
+            dec = _shadow(decision[s], reasons[s], a) if shadow else decision[s]
+            order = np.lexsort((-seqs[s], age[s], -worth[s], dec == policy.RANK_DOWN))
+            open_ = [int(j) for j in order if dec[j] < policy.QUARANTINE]
+            for j in spread(open_, rows.actor[s], c.evroot[seqs[s]], a.k):
+                n = s.start + j
+                a.found.append(Found(int(seqs[n]), int(dec[j]), int(reasons[n]), int(constraints[n]), float(score[n])))
+            for j in np.flatnonzero(dec >= policy.QUARANTINE)[:WITHHELD_MAX]:
+                n = s.start + int(j)
+                a.withheld.append(Found(int(seqs[n]), int(dec[j]), int(reasons[n]), 0, float(score[n])))
+            if self.gate is None or project.settings.gate == "off":
+                a.notes.append(NOTE_GATE_OFF)
+
+    def _gate(
+        self, project: Project, index: ProjectIndex, vectors: npt.NDArray[np.float32], found: Candidates, rows: policy.Rows, c: Columns,
+        asks: list[Ask], now_ms: int,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:  # fmt: skip
+        """Scores, and which candidates the gate would lower; (zeros, None) when there is no gate."""
+        n = len(found.seqs)
+        if self.gate is None or project.settings.gate == "off":
+            return np.zeros(n, np.float32), None
+        try:
+            features = build_features(gate_candidates(found, rows, c, asks, now_ms))
+            score = self.gate.score(vectors, found.owner, index.vectors.gather(found.rows), features)
+        except Exception:  # a failing gate never costs an answer: policy alone
+            log.exception("the gate failed; policy alone")
+            self.gate = None
+            return np.zeros(n, np.float32), None
+        return score, score < self.gate.threshold
+
+    def _withheld(self, t: Tenant, project: Project, a: Ask, hidden: list[int], now_ms: int) -> None:
+        """Decide on matches that stored facts rule out, so that they are counted with their reason."""
+        if not hidden:
+            return
+        seqs = np.array(hidden, np.int32)
+        rows, ask = _asked(t, project, [a], seqs, np.zeros(len(seqs), np.int32), now_ms)
+        decision, reasons = policy.decide(rows, ask)
+        for i, s in enumerate(hidden[: WITHHELD_MAX - len(a.withheld)]):
+            if decision[i] >= policy.QUARANTINE:
+                a.withheld.append(Found(s, int(decision[i]), int(reasons[i]), 0, 0.0))
+
+
+def _asked(t: Tenant, project: Project, asks: list[Ask], seqs: npt.NDArray[np.int32], owner: npt.NDArray[np.int32], now_ms: int) -> tuple[policy.Rows, policy.Ask]:
+    """The candidates' columns, and the askers' side broadcast to them."""
+    authority = np.fromiter((agent.role in policy.AUTHORITY_ROLES for agent in t.agents.all), np.bool_, len(t.agents.all))
+    rows = policy.Rows(t.columns, seqs, authority)
+    if project.special:
+        readers = np.concatenate([readers_ok(t, a)[rows.readers[owner == i]] for i, a in enumerate(asks)])
+    else:
+        readers = np.ones(len(seqs), np.bool_)
+
+    def per(values: list[int], dtype: type) -> npt.NDArray[np.int64]:
+        spread_: npt.NDArray[np.int64] = np.array(values, dtype)[owner]
+        return spread_
+
+    return rows, policy.Ask(
+        project=np.full(len(seqs), project.number, np.int16),
+        clearance=per([a.principal.rights.clearance for a in asks], np.int8),
+        readers_ok=readers,
+        agent=per([a.principal.agent.number for a in asks], np.int32),
+        intent=per([a.intent for a in asks], np.int8),
+        risk=per([a.risk for a in asks], np.int8),
+        origins=per([a.origins for a in asks], np.int64),
+        history_off=per([a.history_off for a in asks], np.bool_).astype(np.bool_),
+        as_of=per([a.as_of_ms or now_ms for a in asks], np.int64),
+        past=per([bool(a.as_of_ms) for a in asks], np.bool_).astype(np.bool_),
+        now=now_ms,
+    )
+
+
+def _shadow(decision: npt.NDArray[np.int8], reasons: npt.NDArray[np.int32], a: Ask) -> npt.NDArray[np.int8]:
+    """Shadow mode: everything is decided and recorded, nothing changes — but for what no mode lifts (isolation, holds)."""
+    hard = np.zeros(len(decision), np.bool_)
+    for bit, rule in enumerate(policy.RULES):
+        if rule.code in ("other_project", "above_clearance", "not_a_reader", "held"):
+            hard |= (reasons >> bit & 1).astype(np.bool_)
+    if bool(((decision != policy.ADMIT) & ~hard).any()) and NOTE_SHADOW not in a.notes:
+        a.notes.append(NOTE_SHADOW)
+    return np.where(hard, decision, np.int8(policy.ADMIT))
+
+
+def gate_candidates(found: Candidates, rows: policy.Rows, c: Columns, asks: list[Ask], now_ms: int) -> GateCandidates:
+    raise NotImplementedError
+

@@ -1,0 +1,77 @@
+"""Surface: what an admitted memory looks like in an answer. Pure over live state and the catalog's row."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from bus.frames import CLASSIFICATIONS, DECISIONS, KINDS, METHODS, ORIGINS, SCOPES, SENSITIVITIES, TASK_STATES, Item, Lineage, Memory, Surface
+from bus.limits import SUMMARY_CHARS, TRUNCATED_CHARS
+from gate import ids
+from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
+from gate.projections.catalog import MemoryRow
+from gate.state.columns import NEVER_MS, REVIEWS
+from gate.state.tenant import Tenant
+
+from . import policy
+from .ask import Found
+
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s|\n")
+
+
+def rfc3339(ms: int) -> str:
+    """UTC text with milliseconds and `Z`."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _when(ms: int) -> str | None:
+    return rfc3339(ms) if 0 < ms < NEVER_MS else None
+
+
+def summary(text: str) -> str:
+    """The gatekeeper's extract: the first sentence, at most SUMMARY_CHARS characters."""
+    first = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]
+    return first if len(first) <= SUMMARY_CHARS else first[: SUMMARY_CHARS - 1] + "…"
+
+
+def memory_of(t: Tenant, seq: int, row: MemoryRow, now_ms: int, content: str) -> Memory:
+    """The stamped record with its facts as of now."""
+    c, e = t.columns, decode_memory(row.meta)
+    agent = t.agents.by_id[e.agent]
+    kinds = [edge.kind for edge in e.edges]
+    by = int(c.superseded[seq])
+    return Memory(
+        id=ids.text("mem_", e.id), content=content, kind=KINDS[e.kind], project=e.project, scope=SCOPES[e.scope],
+        scope_id=row.scope_id if e.scope else "", origin=ORIGINS[e.origin], method=METHODS[e.method], trust=int(c.eff[seq]) / 1000,
+        trust_floor=e.floor / 1000, classification=CLASSIFICATIONS[e.class_], sensitivity=SENSITIVITIES[e.sens], opt_out=e.opt_out,
+        readers=e.readers, actor=agent.actor(e.key), evidence=list(row.evidence), sourceless=e.nosrc,
+        lineage=Lineage(declared=kinds.count(DECLARED), copied=kinds.count(COPIED), served=kinds.count(SERVED)),
+        state=t.current(seq, now_ms), task_state=TASK_STATES[e.task_state] if e.task_state >= 0 else None, review=REVIEWS[int(c.review[seq])],
+        written_at=rfc3339(e.ms), valid_from=_when(e.from_), valid_until=_when(e.until), expires_at=_when(e.expires),
+        supersedes=t.memory_id(e.supersedes) if e.supersedes else "", superseded_by=t.memory_id(by) if by and not c.held[by] else "", position=seq,
+    )  # fmt: skip
+
+
+def item_of(t: Tenant, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool, whole: bool) -> Item:
+    """One admitted item. `whole` False: beyond the recall's byte budget, only the first characters."""
+    text = row.content
+    if f.decision == policy.SUMMARY:
+        text = summary(text)
+    truncated = not whole and len(text) > TRUNCATED_CHARS
+    if truncated:
+        text = text[:TRUNCATED_CHARS]
+    rules = policy.constraint_names(f.constraints)
+    return Item(
+        memory=memory_of(t, f.seq, row, now_ms, text), rank=rank, score=round(f.score, 2), decision=DECISIONS[f.decision],
+        reasons=policy.codes(f.reasons), constraints=rules, surface=_surface(t, f, rules), truncated=truncated, historical=past,
+    )  # fmt: skip
+
+
+def _surface(t: Tenant, f: Found, rules: list[str]) -> Surface:
+    """How it should come up in an answer: natural, tentative (say that it is uncertain), background (do not lead with it)."""
+    if f.decision == policy.RANK_DOWN:
+        return "background"
+    if rules or int(t.columns.eff[f.seq]) < 500:
+        return "tentative"
+    return "natural"

@@ -1,0 +1,207 @@
+"""Start-up: replay both streams in their one order into live state, and bring the projections to the ledger's end. Decides nothing.
+
+Invariant: a projection that stands beyond the ledger, or whose chain differs where it stands, stops the shard (`LedgerWentBack`): it is
+the trace of a lost or forged tail. One that is missing, damaged, of another schema or behind is rebuilt by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+from nats.aio.client import Client
+
+from gate.index_state import NewMemory
+from gate.ledger import events as E
+from gate.ledger.block import Block, ReadsBlock, Section
+from gate.ledger.committer import Committer
+from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
+from gate.ledger.replay import StreamState, merge, read_blocks, stream_state
+from gate.lineage_rows import ledger_rows, reads_rows
+from gate.model.embedder import DIM
+from gate.projections import ProjectionUnusable, set_aside
+from gate.projections.catalog import MemoryRow, Position
+from gate.projections.lexical import terms
+from gate.state.tenant import Tenant
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+log = logging.getLogger(__name__)
+FLUSH_MEMORIES: Final = 1_000
+
+
+def streams(shard: int) -> tuple[str, str]:
+    return f"LEDGER_{shard}", f"READS_{shard}"
+
+
+class Recovery:
+    """One replay. `progress` is told the ledger sequence now and then."""
+
+    def __init__(self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
+        self.shard, self.nc, self.progress = shard, nc, progress
+        self.waiting: dict[str, list[NewMemory]] = {}
+        self.count = 0
+        self.events = self.records = 0
+        self.stood: dict[str, Position] = {}  # catalogs as they were opened
+
+    async def run(self) -> None:
+        started = time.perf_counter()
+        s = self.shard
+        ledger, reads = [await stream_state(self.nc, name) for name in streams(s.number)]
+        self._check_lineage(ledger, reads)
+        async for block in merge(
+            read_blocks(self.nc, streams(s.number)[0]),
+            read_blocks(self.nc, streams(s.number)[1], max(1, reads.first)),
+            reads_applied=max(0, reads.first - 1),
+        ):
+            if isinstance(block, Block):
+                await self._ledger_block(block, ledger.last)
+            else:
+                self._reads_block(block)
+        await self._flush()
+        self._check_catalogs()
+        s.ledger_seq, s.reads_seq = ledger.last, reads.last
+        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last)
+        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last)
+        s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
+        seconds = time.perf_counter() - started
+        s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
+        log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
+
+    def _check_lineage(self, ledger: StreamState, reads: StreamState) -> None:
+        at = self.shard.lineage.positions
+        for name, state in (("LEDGER", ledger), ("READS", reads)):
+            if at.get(name, 0) > state.last:
+                raise LedgerWentBack(f"{name} ends at {state.last}; the lineage store has applied {at[name]}.")
+
+    def _check_catalogs(self) -> None:
+        for account, position in self.stood.items():
+            t = self.shard.tenants[account]
+            if position.tenant_seq > t.position:
+                raise LedgerWentBack(f"The ledger of tenant {account} ends at {t.position}; its catalog has applied {position.tenant_seq}.")
+
+    # --- ledger -----------------------------------------------------------------------------------
+    async def _ledger_block(self, block: Block, last: int) -> None:
+        s = self.shard
+        s.heads.commit(block)
+        rows = []
+        for section in block.sections:
+            t = s.tenants.get(section.tenant) or self._tenant(section.tenant)
+            decoded = []
+            for seq, (meta, body) in enumerate(section.events, section.seq):
+                event = E.decode_event(meta)
+                decoded.append(event)
+                t.apply(seq, event, _note(event, body))
+                if isinstance(event, E.TenantAdded):
+                    t.user_key = self._user_key(event.name)
+                if isinstance(event, E.MemoryWritten):
+                    self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
+                    self.count += 1
+            self.events += len(decoded)
+            self._same_chain(section)
+            rows.append((section.tenant, section.seq, decoded))
+        s.ledger_seq = block.header.no
+        if s.lineage.positions.get("LEDGER", 0) < block.header.no:
+            await s.lineage.room()
+            s.lineage.put("LEDGER", block.header.no, ledger_rows(s.tenants, rows, block.header.no))
+        if self.count >= FLUSH_MEMORIES:
+            await self._flush()
+            self.progress(block.header.no, last)
+
+    def _tenant(self, account: str) -> Tenant:
+        """A tenant that the ledger names: its catalog is opened, or set aside and made anew."""
+        s = self.shard
+        try:
+            t = s.open_tenant(account)
+        except ProjectionUnusable as e:
+            if e.reason == "stream":
+                raise LedgerWentBack(f"The catalog of tenant {account} follows another ledger: {e.detail}.") from e
+            set_aside(e.path, s.paths.aside(stamp()))
+            t = s.open_tenant(account)
+        s.lineage.tenant_number(account)
+        position = s.indexes[account].catalog.position
+        if position is not None:
+            self.stood[account] = position
+        return t
+
+    def _user_key(self, name: str) -> bytes:
+        path = self.shard.paths.user_key(name)
+        try:
+            return bytes.fromhex(path.read_text().strip())
+        except (OSError, ValueError) as e:
+            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read ({path}): {e}.") from e
+
+    def _same_chain(self, section: Section) -> None:
+        stood = self.stood.get(section.tenant)
+        if stood and section.seq <= stood.tenant_seq <= section.last and (stood.tenant_seq != section.last or stood.chain != section.hash):
+            raise LedgerWentBack(f"At event {stood.tenant_seq} of tenant {section.tenant} the ledger isn't the one that its catalog has applied.")
+
+    def _memory(self, t: Tenant, seq: int, meta: bytes, body: bytes | None, e: E.MemoryWritten) -> NewMemory:
+        project = t.projects[e.project].number
+        if body is None:  # erased: its row keeps its place, and finds nothing
+            return NewMemory(MemoryRow(seq, meta, "", (), "", "", "", "", ""), project, frozenset(), np.zeros(DIM, np.float32))
+        b = E.decode_memory_body(body[E.SALT_BYTES :])
+        row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
+        return NewMemory(row, project, frozenset(terms(b.content)), self._vector(e, b))
+
+    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
+        embedder = self.shard.admission.embedder
+        if e.enc != embedder.id or len(b.vector) != 2 * DIM:  # another encoder wrote it: the text is the truth
+            return embedder.encode([b.content])[0]
+        return np.frombuffer(b.vector, "<f2").astype(np.float32)
+
+    async def _flush(self) -> None:
+        s, waiting = self.shard, self.waiting
+        self.waiting, self.count = {}, 0
+        jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in waiting.items()]
+
+        def index() -> None:
+            for tenant_index, new, at, last, chain in jobs:
+                tenant_index.apply(new, at, last, chain)
+                tenant_index.catalog.commit()
+
+        await s.index.call(index)
+
+    # --- READS ------------------------------------------------------------------------------------
+    def _reads_block(self, block: ReadsBlock) -> None:
+        s = self.shard
+        s.reads_head.commit(block)
+        records = []
+        for record in block.records:
+            t = s.tenants.get(record.tenant)
+            if t is None:
+                raise LedgerCorrupt(f"READS names tenant {record.tenant}, which the ledger doesn't know.", block=block.header.no)
+            decoded = E.decode_record(record.data)
+            t.replay_read(decoded)
+            records.append((t, decoded))
+        self.records += len(records)
+        s.reads_seq = block.header.no
+        if s.lineage.positions.get("READS", 0) < block.header.no:
+            s.lineage.put("READS", block.header.no, reads_rows(s.tenants, records))
+
+
+def _note(event: E.AnyEvent, body: bytes | None) -> str:
+    """The free text of an event's body; empty for memories, whose text the catalog keeps."""
+    if body is None or isinstance(event, E.MemoryWritten):
+        return ""
+    return E.decode_note(body[E.SALT_BYTES :]).text
+
+
+def stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def set_all_aside(folder: Path, aside: Path) -> list[Path]:
+    """Move every projection of a shard away (offline rebuild)."""
+    moved = []
+    for pattern in ("lineage.duckdb", "tenants/*/catalog.sqlite"):
+        for path in sorted(folder.glob(pattern)):
+            moved += set_aside(path, aside / path.parent.name)
+    return moved

@@ -1,0 +1,238 @@
+"""One shard: everything that serves it, in one place, and nothing that decides. Parts reach each other only through it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from bus import frames, subjects
+from bus.frames import Feed, Notice
+from bus.identity import RegistryEntry
+from gate.admin import Admin
+from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
+from gate.containment.holds import Holds
+from gate.identify import Identifier, Principal
+from gate.index_state import TenantIndex
+from gate.index_thread import IndexThread
+from gate.intake import Intake
+from gate.ledger import events as E
+from gate.ledger.chain import Heads, ReadsHead
+from gate.ledger.committer import Committer
+from gate.operators import Operators
+from gate.outbox import Outbox
+from gate.paths import Paths
+from gate.projections.catalog import Catalog
+from gate.projections.lineage import LineageStore
+from gate.reading.admit import Admission
+from gate.reading.ask import Ask
+from gate.reading.recalls import Recalls
+from gate.refusals import Refused
+from gate.state.tenant import Tenant
+from gate.verify import Verifier
+from gate.writing.decide import Write
+from gate.writing.writes import Writes
+from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
+
+log = logging.getLogger(__name__)
+STORE_WAIT_S: Final = 5.0
+
+
+class Shard:
+    number: Final = int(NAMESPACE_SHARD)
+    owner_epoch: Final = 1
+
+    def __init__(
+        self, *, paths: Paths, loop: asyncio.AbstractEventLoop, core_account: str, registry: dict[str, RegistryEntry], operator_jwt: str,
+        admission: Admission, lineage: LineageStore, stream_identity: str, now_ms: Callable[[], int] = wall_ms,
+    ) -> None:  # fmt: skip
+        self.paths, self.loop, self.now_ms = paths, loop, now_ms
+        self.operator_jwt = operator_jwt
+        self.stream_identity = stream_identity
+        self.admission = admission
+        self.lineage = lineage
+        self.tenants: dict[str, Tenant] = {}
+        self.indexes: dict[str, TenantIndex] = {}
+        self.heads, self.reads_head = Heads(), ReadsHead()
+        self.ledger_seq = self.reads_seq = 0
+        self.ledger: Committer
+        self.reads: Committer
+        self.outbox: Outbox
+        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry)
+        self.index = IndexThread(loop, self._commit_catalogs)
+        self.sequencer = Sequencer(self)
+        self.writes = Writes(self)
+        self.recalls = Recalls(self)
+        self.holds = Holds(self)
+        self.operators = Operators(self)
+        self.admin = Admin(self)
+        self.intake = Intake(self)
+        self.verifier = Verifier(self)
+        self.state = "starting"
+        self.failure: BaseException | None = None
+        self.failed = asyncio.Event()
+        self.refused: Counter[str] = Counter()
+        self.started = time.monotonic()
+        self.replayed: dict[str, float] = {}
+        self.ledger_share = 0.0
+        self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
+
+    @property
+    def gate_id(self) -> str:
+        gate = self.admission.gate
+        return gate.id if gate else ""
+
+    # --- tenants ----------------------------------------------------------------------------------
+    def open_tenant(self, account: str, name: str = "", user_key: bytes = b"") -> Tenant:
+        """A tenant with its catalog opened (on the caller's thread: only at start-up). Raises ProjectionUnusable."""
+        t = Tenant(account, name, user_key)
+        path = self.paths.catalog(account)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.indexes[account] = TenantIndex(Catalog(path, self.stream_identity))
+        self.tenants[account] = t
+        return t
+
+    async def add_tenant(self, account: str, name: str, user_key: bytes) -> Tenant:
+        """A new tenant, live."""
+        t = Tenant(account, name, user_key)
+        path = self.paths.catalog(account)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        index = await self.index.call(lambda: TenantIndex(Catalog(path, self.stream_identity)))
+        if account in self.tenants:  # another request was faster
+            await self.index.call(index.close)
+            return self.tenants[account]
+        self.indexes[account], self.tenants[account] = index, t
+        self.lineage.tenant_number(account)
+        return t
+
+    def tenant_number(self, t: Tenant) -> int:
+        return self.lineage.tenant_number(t.account)
+
+    def _commit_catalogs(self) -> None:
+        now = time.monotonic()
+        for index in self.indexes.values():
+            index.catalog.maybe_commit(now)
+
+    def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
+        """A job for the index thread that nobody waits for; its failure stops the shard."""
+        self.index.call(fn, *args).add_done_callback(lambda f: self.fail(f.exception()) if not f.cancelled() and f.exception() else None)
+
+    def fail(self, error: BaseException | None) -> None:
+        """Stop serving: live state can't be trusted to follow the ledger any more."""
+        if error is not None and self.failure is None:
+            self.failure = error
+            self.failed.set()
+
+    async def store_caught_up(self) -> None:
+        """Wait until the lineage store has everything that is in the ledger and READS now."""
+        for stream, seq in (("LEDGER", self.ledger_seq), ("READS", self.reads_seq)):
+            try:
+                await self.lineage.wait(stream, seq, STORE_WAIT_S)
+            except TimeoutError:
+                raise Refused("store_behind") from None
+
+    # --- out --------------------------------------------------------------------------------------
+    def send(self, subject: str, data: bytes) -> None:
+        self.outbox.send(subject, data)
+
+    def refuse(self, reply: str, e: Refused, request_id: str, agent: str, project: str) -> None:
+        self.refused[e.code] += 1
+        self.send(reply, frames.encode(e.frame(request_id, agent, project)))
+
+    def refuse_write(self, w: Write, e: Refused) -> None:
+        for reply, request_id in ((w.reply, w.request_id), *w.also):
+            self.refuse(reply, e, request_id, w.principal.key, w.principal.project)
+        self.audit_refusal(w.principal, "write", e.code)
+        self.finished(w)
+
+    def refuse_ask(self, a: Ask, e: Refused) -> None:
+        self.refuse(a.reply, e, a.request_id, a.principal.key, a.principal.project)
+        self.ask_finished(a)
+
+    def finished(self, w: Write) -> None:
+        self.count(w.principal, -1)
+
+    def ask_finished(self, a: Ask) -> None:
+        self.count(a.principal, -1)
+
+    @staticmethod
+    def count(p: Principal, by: int) -> None:
+        p.agent.in_flight += by
+        p.tenant.in_flight += by
+
+    def answer_duplicate(self, w: Write) -> None:
+        """The first receipt with the current state, from the catalog, or a conflict."""
+        t, seq = w.principal.tenant, w.principal.tenant.idem[w.idem]
+        fetched = self.index.call(self.indexes[t.account].catalog.fetch, [seq])
+
+        def answer(done: asyncio.Future[Any]) -> None:
+            if done.cancelled() or done.exception() or seq not in done.result():
+                self.refuse_write(w, Refused("internal"))
+                return
+            e = E.decode_memory(done.result()[seq].meta)
+            if e.idem_content != w.idem_content:
+                self.refuse_write(w, Refused("idempotency_conflict", field="idempotency_key"))
+                return
+            receipt = receipt_of(t, seq, e, self.now_ms(), w.principal.key)
+            self.send(w.reply, frames.encode(msgspec.structs.replace(receipt, request_id=w.request_id, duplicate=True)))
+            self.finished(w)
+
+        fetched.add_done_callback(answer)
+
+    def feed(self, t: Tenant, project: str, cls: int, kind: str, found: Iterable[str]) -> None:
+        frame = Feed(project=project, classification=frames.CLASSIFICATIONS[cls], kind=kind, ids=list(found), position=t.position)  # type: ignore[arg-type]
+        self.send(subjects.feed(t.account, project, frames.CLASSIFICATIONS[cls], kind), frames.encode(frame))
+
+    def push_notice(self, t: Tenant, key: str, notice: Notice) -> None:
+        self.send(subjects.notice(t.account, key), frames.encode(notice))
+
+    # --- audit ------------------------------------------------------------------------------------
+    def audit(self, p: Principal, code: str, *, memory: int = 0) -> None:
+        """Note a look at text by an operator: never folded."""
+        self.recalls.record(
+            p.tenant, E.Audit(ms=self.now_ms(), agent=p.agent.id, key=p.key, verb="why", project=p.project, code=code, memory=memory)
+        )
+
+    def audit_refusal(self, p: Principal, verb: str, code: str) -> None:
+        self.audit_unknown(p.tenant, p.key, verb, p.project, code, p.agent.id)
+
+    def audit_unknown(self, t: Tenant, key: str, verb: str, project: str, code: str, agent: bytes = b"") -> None:
+        """Note a refusal: AUDITS_PER_MINUTE for each key and code, then only a count, written when the minute is over."""
+        now_ms = self.now_ms()
+        minute = now_ms // 60_000
+        at, count = self._audits.get((key, code), (minute, 0))
+        folded = count - AUDITS_PER_MINUTE if at != minute and count > AUDITS_PER_MINUTE else 0
+        count = 1 if at != minute else count + 1
+        if len(self._audits) > 10_000:
+            self._audits.clear()
+        self._audits[(key, code)] = (minute, count)
+        if folded:
+            self.recalls.record(t, E.Audit(ms=now_ms, agent=agent, key=key, verb=verb, project=project, code=code, count=folded))
+        if count <= AUDITS_PER_MINUTE:
+            self.recalls.record(t, E.Audit(ms=now_ms, agent=agent, key=key, verb=verb, project=project, code=code))
+
+    # --- health -----------------------------------------------------------------------------------
+    def healthy(self) -> bool:
+        return self.ledger.healthy and self.reads.healthy
+
+    def writes_full(self) -> bool:
+        return self.ledger_share >= LEDGER_FULL_SHARE
+
+    def status(self) -> dict[str, Any]:
+        s = self.sequencer
+        return {
+            "state": self.state if self.healthy() else "ledger_unreachable", "shard": self.number, "ledger_seq": self.ledger_seq, "reads_seq": self.reads_seq,
+            "tenants": len(self.tenants), "memories": sum(t.memories for t in self.tenants.values()), "held": sum(t.held_total for t in self.tenants.values()),
+            "blocks": s.blocks, "events": s.events, "recalls": self.recalls.answered, "alarms": self.recalls.alarms, "retries": self.ledger.retries + self.reads.retries,
+            "refused": dict(self.refused), "send_failures": dict(self.outbox.failed), "uptime_s": round(time.monotonic() - self.started, 1),
+            "replayed": self.replayed, "ledger_full_share": round(self.ledger_share, 4), "gate": self.gate_id or "off",
+            "encoder": self.admission.embedder.id, "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
+        }  # fmt: skip
+
+    async def verify(self) -> dict[str, Any]:
+        return await self.verifier.verify()

@@ -1,0 +1,49 @@
+"""Cases of a tenant: who held what, and why. A case counts only when its seal fits its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gate import ids
+
+
+@dataclass(slots=True)
+class CaseState:
+    id: bytes
+    agent: int  # who opened it
+    person: str
+    why: str
+    roots: list[int]
+    members: npt.NDArray[np.int32]  # ascending, as sealed
+    opened_ms: int
+    kinds: tuple[int, ...]  # edge kinds that were followed
+    state: str = "pending"  # pending | open | released
+    position: int = 0
+    suspects: int = 0
+    until_ms: int = 0
+    joined: list[int] = field(default_factory=list)  # later children
+    told: set[int] = field(default_factory=set)
+    acked: set[int] = field(default_factory=set)
+    released_ms: int = 0
+    released_by: int = -1
+    released_position: int = 0
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = ids.text("case_", self.id)
+
+    @property
+    def holding(self) -> bool:
+        return self.state != "released"
+
+    def __contains__(self, seq: int) -> bool:
+        i = int(np.searchsorted(self.members, seq))
+        return (i < len(self.members) and int(self.members[i]) == seq) or seq in self.joined
+
+    def all_members(self) -> npt.NDArray[np.int32]:
+        if not self.joined:
+            return self.members
+        return np.concatenate([self.members, np.array(self.joined, np.int32)])

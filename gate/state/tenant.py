@@ -1,0 +1,336 @@
+"""Live state of one tenant, and the one function that applies an event to it: live and on replay alike. Applying decides nothing.
+
+The loop owns everything here. `apply` is called in ledger order with every event of the tenant, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b32encode
+from collections.abc import Iterable
+
+import numpy as np
+
+from gate import ids
+from gate.config import DAY_MS, ProjectSettings, decode_settings
+from gate.containment.closure import Adjacency
+from gate.ledger import events as E
+from gate.ledger.block import members_digest, unpack_members
+
+from .cases import CaseState
+from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
+from .contexts import Context
+from .interned import Interned
+from .principals import Agent, Agents
+
+Clauses = tuple[frozenset[str], ...]
+
+
+class UnknownEvent(Exception):
+    """The ledger holds an event that this version does not know: replay stops rather than guess."""
+
+
+class Project:
+    __slots__ = ("name", "number", "rows", "settings", "special", "state")
+
+    def __init__(self, name: str, number: int, settings: ProjectSettings, state: str) -> None:
+        self.name = name
+        self.number = number
+        self.settings = settings
+        self.state = state
+        self.rows = 0  # memories so far: the next row in the project's index
+        self.special = False  # whether any memory is not simply visible to the whole project
+
+
+class Tenant:
+    def __init__(self, account: str, name: str = "", user_key: bytes = b"") -> None:
+        self.account = account
+        self.name = name
+        self.user_key = user_key
+        self.position = 0
+        self.generation = 0
+        self.columns = Columns()
+        self.ids: list[bytes] = [b""]  # by tenant_seq
+        self.by_id: dict[bytes, int] = {}
+        self.agents = Agents()
+        self.projects: dict[str, Project] = {}
+        self.project_names = Interned[str]()
+        self.users = Interned[str]("")
+        self.readers = Interned[Clauses](())
+        self.comps = Interned[frozenset[str]](frozenset())
+        self.down, self.up = Adjacency("down"), Adjacency("up")  # parent → children, child → parents
+        self.contexts: dict[bytes, Context] = {}
+        self.cases: dict[bytes, CaseState] = {}
+        self.parts: dict[bytes, list[E.CasePart]] = {}
+        self.idem: dict[bytes, int] = {}
+        self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
+        self.notices: dict[int, dict[tuple[bytes, str], int]] = {}  # agent number → open notices → ms
+        self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
+        self.policy = 0
+        self.held_total = 0
+        self.memories = 0
+        self.in_flight = 0
+
+    # --- names and hashes -------------------------------------------------------------------------
+    def user_hash(self, user: str) -> str:
+        """The token that stands for an end user outside of bodies."""
+        mac = hmac.new(self.user_key, user.encode(), hashlib.sha256).digest()
+        return "usr_" + b32encode(mac)[:16].decode().lower()
+
+    def label_hash(self, label: str, size: int = 8) -> bytes:
+        """Keyed hash of a label (run, task, session, key, content); empty stays empty."""
+        return hashlib.blake2b(label.encode(), key=self.user_key[:64], digest_size=size).digest() if label else b""
+
+    def memory_id(self, seq: int) -> str:
+        return ids.text("mem_", self.ids[seq])
+
+    def find(self, id_: str) -> int:
+        """tenant_seq of a memory by its full id; 0 if unknown."""
+        raw = ids.raw(id_)
+        return self.by_id.get(raw, 0) if raw and id_.startswith("mem_") else 0
+
+    def find_short(self, tail: str) -> list[int]:
+        """tenant_seqs whose id ends with `tail` (at least 8 characters, the rest of the id is checked too)."""
+        bare = tail.removeprefix("mem_")
+        if not 8 <= len(bare) <= ids.ID_CHARS:
+            return []
+        probe = ids.raw("mem_" + "0" * 18 + bare[-8:])
+        if probe is None:
+            return []
+        last = probe[-5:]
+        return [s for s, raw in enumerate(self.ids) if raw.endswith(last) and len(raw) == 16 and ids.text("", raw).endswith(bare)]
+
+    def context_of(self, agent: Agent) -> Context:
+        """The context of the root of an agent's delegation chain; its id is the root's with another prefix."""
+        root = self.agents.all[agent.root]
+        ctx = self.contexts.get(root.id)
+        if ctx is None:
+            ctx = self.contexts[root.id] = Context(root.id, root.number)
+        return ctx
+
+    def context_idle_ms(self, agent: Agent) -> int:
+        """Idle time that ends the context: the longest over the agent's projects; 0 = never."""
+        hours = [p.settings.context_idle_hours for n in agent.projects if (p := self.projects.get(n))] or [24]
+        return 0 if 0 in hours else max(hours) * DAY_MS // 24
+
+    # --- facts ------------------------------------------------------------------------------------
+    def current(self, seq: int, now_ms: int) -> str:
+        """The derived state of a memory: erased > held > retracted > expired > superseded > active."""
+        c = self.columns
+        if c.held[seq]:
+            return "held"
+        if c.expires[seq] <= now_ms or c.valid_until[seq] <= now_ms:
+            return "expired"
+        by = int(c.superseded[seq])
+        if by and not c.held[by]:
+            return "superseded"
+        return "active"
+
+    def cases_of(self, seqs: Iterable[int]) -> list[CaseState]:
+        """Cases that hold any of `seqs`, in order of opening."""
+        held = self.columns.held
+        wanted = [s for s in seqs if held[s]]
+        return [k for k in self.cases.values() if k.holding and any(s in k for s in wanted)] if wanted else []
+
+    # --- apply ------------------------------------------------------------------------------------
+    def apply(self, seq: int, event: E.AnyEvent, note: str = "") -> None:
+        """Apply the event with this tenant_seq. `note`: the text of its body, for events that carry one."""
+        self._extend(seq)
+        match event:
+            case E.MemoryWritten():
+                self._memory(seq, event)
+            case E.MemoryReviewed():
+                self._reviewed(seq, event)
+            case E.CasePart():
+                self.parts.setdefault(event.case, []).append(event)
+            case E.CaseOpened():
+                self._opened(seq, event, note)
+            case E.CaseReleased():
+                self._released(seq, event)
+            case E.NoticeSent():
+                for raw in event.agents:
+                    agent = self.agents.by_id[raw]
+                    open_ = self.notices.setdefault(agent.number, {})
+                    if event.kind == "released":
+                        open_.pop((event.case, "recall"), None)
+                    open_[(event.case, event.kind)] = event.ms
+                    if event.kind == "recall":
+                        self.cases[event.case].told.add(agent.number)
+            case E.NoticeAcked():
+                agent = self.agents.by_id[event.agent]
+                self.notices.get(agent.number, {}).pop((event.case, event.kind), None)
+                if event.kind == "recall":
+                    self.cases[event.case].acked.add(agent.number)
+            case E.ContextClosed():
+                root = self.agents.by_id[event.ctx]
+                self.context_of(root).begin_epoch(event.epoch)
+            case E.TenantAdded():
+                self.name = event.name
+            case E.ProjectChanged():
+                self._project(event)
+            case E.AgentIssued():
+                self.agents.issue(event)
+            case E.PolicyChanged():
+                self.policy = event.number
+                self.generation = seq
+            case E.LedgerAccepted():
+                pass  # a note for people
+            case _:
+                raise UnknownEvent(f"{type(event).__name__} at {self.account}:{seq}")
+        self.position = seq
+
+    def _extend(self, seq: int) -> None:
+        c = self.columns
+        if seq != c.n:
+            raise ValueError(f"tenant {self.account}: event {seq} does not follow {c.n - 1}")
+        c.reserve(seq + 1)
+        c.n = seq + 1
+        self.ids.append(b"")
+        self.served_to.append(0)
+
+    def _project(self, e: E.ProjectChanged) -> None:
+        settings = decode_settings(e.settings)
+        project = self.projects.get(e.name)
+        if project is None:
+            self.projects[e.name] = Project(e.name, self.project_names.number(e.name), settings, e.state)
+        else:
+            project.settings, project.state = settings, e.state
+
+    def _memory(self, s: int, e: E.MemoryWritten) -> None:
+        c, project, agent = self.columns, self.projects[e.project], self.agents.by_id[e.agent]
+        c.kind[s], c.project[s], c.row[s], c.actor[s] = e.kind, project.number, project.rows, agent.number
+        project.rows += 1
+        c.trust[s] = c.eff[s] = e.trust
+        c.floor[s], c.origin[s], c.cls[s], c.sens[s], c.opt_out[s], c.scope[s] = e.floor, e.origin, e.class_, e.sens, e.opt_out, e.scope
+        c.user[s] = self.users.number(e.user)
+        c.readers[s] = self.readers.number(tuple(frozenset(clause) for clause in e.readers or ()))
+        c.comp[s] = self.comps.number(frozenset(e.comp))
+        c.task[s], c.run[s], c.task_state[s] = _int(e.task), _int(e.run), e.task_state
+        c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
+        c.valid_from[s], c.valid_until[s], c.expires[s] = e.from_, e.until or NEVER_MS, e.expires or NEVER_MS
+        c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
+        if e.class_ == 2 or e.scope or e.readers:
+            project.special = True
+        self.ids[s] = e.id
+        self.by_id[e.id] = s
+        self.memories += 1
+        for edge in e.edges:
+            self.down.add(edge.parent, s, edge.kind, edge.confidence)
+            self.up.add(edge.parent, s, edge.kind, edge.confidence)
+        if e.idem:
+            self.idem[e.idem] = s
+        if e.supersedes:
+            c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
+        held = len(e.cases)
+        for case in e.cases:
+            self.cases[case].joined.append(s)
+        if e.holds:
+            c.review[s] = REVIEW_PENDING
+            held += 1
+        if held:
+            c.held[s] = held
+            agent.held += 1
+            self.held_total += 1
+        ctx = self.contexts.get(e.ctx)
+        if ctx is not None and e.epoch > ctx.epoch:
+            ctx.begin_epoch(e.epoch)
+
+    def _reviewed(self, seq: int, e: E.MemoryReviewed) -> None:
+        c, s = self.columns, e.memory
+        was = int(c.review[s])
+        now = REVIEW_ACCEPTED if e.verdict == "accept" else REVIEW_REJECTED
+        c.review[s] = now
+        self.reviewed_at[s] = seq
+        if was in (REVIEW_PENDING, REVIEW_REJECTED) and now == REVIEW_ACCEPTED:
+            self._drop_holds(np.array([s], np.int32))
+        elif was == REVIEW_ACCEPTED and now == REVIEW_REJECTED:
+            self.raise_holds(np.array([s], np.int32))
+        self.generation = seq
+
+    def raise_holds(self, members: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """One more hold on each member (ascending, each once)."""
+        held = self.columns.held
+        self._count_held(members[held[members] == 0], 1)
+        held[members] += 1
+
+    def _drop_holds(self, members: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        held = self.columns.held
+        held[members] -= 1
+        self._count_held(members[held[members] == 0], -1)
+
+    def _count_held(self, members: np.ndarray[tuple[int], np.dtype[np.int32]], by: int) -> None:
+        self.held_total += by * len(members)
+        actors, counts = np.unique(self.columns.actor[members], return_counts=True)
+        for actor, n in zip(actors.tolist(), counts.tolist(), strict=True):
+            self.agents.all[actor].held += by * n
+
+    def expose(self, case: CaseState) -> None:
+        """Mark every context that was served a member (within its window)."""
+        members = set(case.all_members().tolist())
+        for ctx in self.contexts.values():
+            if not ctx.exposed.isdisjoint((case.id,)) or not ctx.served:
+                continue
+            smaller, larger = (ctx.served.keys(), members) if len(ctx.served) < len(members) else (members, ctx.served.keys())
+            if any(s in larger for s in smaller):
+                ctx.exposed.add(case.id)
+
+    def _opened(self, seq: int, e: E.CaseOpened, note: str) -> None:
+        parts = sorted(self.parts.pop(e.case, []), key=lambda p: p.part)
+        members = unpack_members([p.deltas for p in parts])
+        whole = [p.part for p in parts] == list(range(e.parts)) and len(members) == e.count and members_digest(members) == e.digest
+        case = self.cases.get(e.case)
+        if case is None:  # replay: the live path holds in memory first
+            if not whole:
+                return
+            agent = self.agents.by_id[e.agent]
+            case = CaseState(e.case, agent.number, e.person, note, list(e.roots), members, e.ms, tuple(e.edges), suspects=e.suspects, until_ms=e.until)
+            self.cases[e.case] = case
+            self.raise_holds(members)
+            self.expose(case)
+        case.state, case.position = "open", seq
+        self.generation = seq
+
+    def _released(self, seq: int, e: E.CaseReleased) -> None:
+        case = self.cases[e.case]
+        case.state, case.released_ms, case.released_by = "released", e.ms, self.agents.by_id[e.agent].number
+        case.released_position = seq
+        self._drop_holds(np.sort(case.all_members()))
+        for ctx in self.contexts.values():
+            ctx.exposed.discard(e.case)
+        self.generation = seq
+
+    # --- READS ------------------------------------------------------------------------------------
+    def note_served(self, agent: Agent, seqs: Iterable[int]) -> None:
+        bit = 1 << agent.number
+        served_to = self.served_to
+        for s in seqs:
+            served_to[s] |= bit
+
+    def replay_read(self, record: E.AnyRecord) -> None:
+        """Apply a READS record to the context it belongs to."""
+        if not isinstance(record, E.Served):
+            return
+        agent = self.agents.by_id[record.agent]
+        seqs = [s for s, _, _ in record.items]
+        root = self.agents.by_id[record.ctx]
+        ctx = self.context_of(root)
+        ctx.restore(record.epoch, record.ctx_seq, seqs, record.ms, record.run, record.task, record.joined)
+        self.note_served(agent, seqs)
+
+    def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
+        """Agents that were ever served any of `seqs`, in order of number."""
+        mask = 0
+        for s in seqs:
+            mask |= self.served_to[s]
+        out = []
+        while mask:
+            low = mask & -mask
+            out.append(self.agents.all[low.bit_length() - 1])
+            mask ^= low
+        return out
+
+
+def _int(hash_: bytes) -> int:
+    """8 hash bytes as a signed integer; empty is 0."""
+    return int.from_bytes(hash_, "big", signed=True) if hash_ else 0

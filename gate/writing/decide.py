@@ -1,0 +1,165 @@
+"""The decision on a write: accepted, or held and why. Pure over live state; replay never runs it.
+
+Called by the sequencer, serially, just before encoding, so that what it sees (parents' holds, superseders, exposure) is what holds
+when the event gets its place in the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bus.frames import CLASSIFICATIONS
+from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_MAX
+from gate import ids
+from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
+from gate.identify import Principal
+from gate.ledger import events as E
+from gate.refusals import Refused
+from gate.state.contexts import Context
+from gate.state.tenant import Clauses, Tenant
+
+from .lineage import Evidence, Text
+from .screen import HELD_SCORE, NOTED_SCORE, Screening
+from .trust import Own, capped_origin, join
+from .validate import Checked
+
+if TYPE_CHECKING:
+    from .redact import Redacted
+
+
+@dataclass(slots=True)
+class Write:
+    """One draft on its way: who, what was checked, then what the index thread found out."""
+
+    principal: Principal
+    checked: Checked
+    context: Context
+    declared: list[int]
+    supersedes: int
+    reply: str
+    request_id: str
+    ms: int
+    idem: bytes = b""
+    idem_content: bytes = b""
+    run: bytes = b""
+    task: bytes = b""
+    session: bytes = b""
+    evroot: bytes = b""
+    # found by the index thread
+    redacted: Redacted | None = None
+    evidence: tuple[str, ...] = ()
+    labels: tuple[str, str, str, str, str] = ("", "", "", "", "")  # run, task, session, trace_id, scope_id: redacted
+    screening: Screening | None = None
+    text: Text | None = None
+    lineage: Evidence = Evidence()
+    body: bytes = b""
+    body_hash: bytes = b""
+    encoder: str = ""
+    # given by the sequencer
+    event: E.MemoryWritten | None = None
+    seq: int = 0
+    also: list[tuple[str, str]] = field(default_factory=list)  # (reply, request_id) of retries in flight
+
+
+def own_readers(readers: Clauses, tenant: Tenant) -> Clauses:
+    """Clauses with users as their keyed hashes."""
+    def entry(e: str) -> str:
+        return f"user:{tenant.user_hash(e[5:])}" if e.startswith("user:") else e
+
+    return tuple(frozenset(entry(e) for e in clause) for clause in readers)
+
+
+def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
+    """The event of this write, with the decision taken. Refuses only what can't be stored at all (quota, supersede conflict)."""
+    p, d, t, ctx = w.principal, w.checked, w.principal.tenant, w.context
+    c = t.columns
+    assert w.redacted is not None
+    assert w.screening is not None
+    claimed = d.origin
+    origin = capped_origin(claimed, p.rights.ceiling, bool(d.draft.tool) and d.draft.tool in p.rights.tools)
+    reasons: list[str] = []
+    if claimed is not None and origin < claimed:
+        reasons.append("origin_capped")
+    user = t.user_hash(d.draft.scope_id) if d.scope == 1 else ""
+    mine = {f"project:{p.project}"} | ({f"user:{user}"} if user else set())
+    edges = _edges(w)
+    parents = [e.parent for e in edges]
+    own = Own(
+        origin, not w.evidence, d.confidence, d.cls, d.sens, d.draft.opt_out, own_readers(d.readers, t), frozenset(mine), now_ms,
+        ctx.labels.floor, bool(ctx.exposed),
+    )  # fmt: skip
+    stamp = join(own, parents, c, t.readers, t.comps)
+    cls, comp = stamp.cls, set(stamp.comp)
+    for near in w.lineage.near:
+        cls = max(cls, int(c.cls[near]))
+        comp |= t.comps[int(c.comp[near])]
+    holds = _flow(t, p.project, mine, comp, cls)
+    if len(stamp.readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in stamp.readers):
+        holds.append("readers_too_complex")
+    kind = "screen" if w.screening.score >= HELD_SCORE else "noted" if w.screening.score >= NOTED_SCORE else ""
+    (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
+    supersedes, contradicts = _supersede(w, stamp.trust, stamp.origin, now_ms)
+    if contradicts:
+        holds.append("contradicts_stronger")
+    strong = [e.parent for e in edges if e.kind != E.SERVED]
+    cases = t.cases_of(strong)
+    if not cases and any(c.held[s] for s in strong):
+        holds.append("parent_held")
+    if (holds or cases) and (p.agent.held >= AGENT_HELD_MAX or t.held_total >= TENANT_HELD_MAX):
+        raise Refused("over_quota", field="held", limit=AGENT_HELD_MAX if p.agent.held >= AGENT_HELD_MAX else TENANT_HELD_MAX)
+    if cases:
+        reasons.append("parent_held")
+    exposed = sorted(ctx.exposed)
+    if exposed:
+        reasons.append("context_exposed")
+    return E.MemoryWritten(
+        ms=now_ms, id=ids.new_raw(now_ms), project=p.project, scope=d.scope, user=user, agent=p.agent.id, key=p.key, role=p.role,
+        chain=list(p.agent.chain), kind=d.kind, origin=stamp.origin, origin_claimed=-1 if claimed is None else claimed, method=d.method,
+        trust=stamp.trust, floor=stamp.floor, class_=cls, sens=stamp.sens, opt_out=stamp.opt_out,
+        readers=[sorted(clause) for clause in stamp.readers] or None, comp=sorted(comp), holds=holds, reasons=reasons, edges=edges,
+        cases=[k.id for k in cases], exposed=exposed, ctx=ctx.id, epoch=ctx.epoch, ctx_seq=ctx.recalls, from_=d.from_ms,
+        until=d.until_ms, expires=d.expires_ms, oldest=stamp.oldest_ms, supersedes=supersedes, contradicts=contradicts,
+        task_state=d.task_state, nosrc=not w.evidence, evroot=w.evroot, run=w.run, task=w.task, session=w.session,
+        red=[[s.type, s.start, s.end] for s in w.redacted.spans], tool=d.draft.tool, idem=w.idem, idem_content=w.idem_content,
+        policy=t.policy, gate=gate, enc=w.encoder, body=w.body_hash,
+    )  # fmt: skip
+
+
+def _edges(w: Write) -> list[E.Edge]:
+    """Declared first, then copied and served that are not declared, bounded."""
+    edges = {s: E.Edge(E.DECLARED, s, 255) for s in w.declared}
+    for kind, pairs in ((E.COPIED, w.lineage.copied), (E.SERVED, w.lineage.served)):
+        for pair in pairs:
+            edges.setdefault(pair.parent, E.Edge(kind, pair.parent, int(pair.confidence * 255)))
+    return list(edges.values())[:EDGES_PER_MEMORY_MAX]
+
+
+def _flow(t: Tenant, project: str, mine: set[str], comp: set[str], cls: int) -> list[str]:
+    """Labels that this project, scope or user may not take in."""
+    settings = t.projects[project].settings
+    holds = []
+    for label in sorted(comp - mine):
+        source = label.removeprefix("project:")
+        other = t.projects.get(source) if label.startswith("project:") else None
+        if other is None or source not in settings.flow_from or project not in other.settings.flow_to:
+            holds.append(f"flow_down:{label}")
+    if cls > CLASSIFICATIONS.index(settings.classification_max):
+        holds.append(f"flow_down:{CLASSIFICATIONS[cls]}")
+    return holds
+
+
+def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int]:
+    """(supersedes, contradicts): it takes effect on one's own memory, by an operator, or when trust and origin are at least the old one's."""
+    old = w.supersedes
+    if not old:
+        return 0, 0
+    t, c = w.principal.tenant, w.principal.tenant.columns
+    if t.current(old, now_ms) == "superseded":
+        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(int(c.superseded[old]))})
+    mine = int(c.actor[old]) == w.principal.agent.number or w.principal.role == "operator"
+    if mine or (trust >= int(c.eff[old]) and origin >= int(c.origin[old])):
+        return old, 0
+    return 0, old
+
+

@@ -1,0 +1,185 @@
+"""Lineage that nobody has to declare: which of the memories served to a context a new text was made from.
+
+Owned by the index thread: one ContextText beside each Context, kept incrementally (scanning 2,048 texts per write costs
+200-700 µs). Confidence is per pair, never normalised over the set. Thresholds: the project's defaults table.
+
+A token explains itself only when the writer used it before it was served it; evidence given with a draft explains nothing, because it
+is a claim, and claims can only tighten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gate.config import CONTEXT_WINDOW_IDS
+from gate.model.matrix import UnitMatrix
+from gate.state.contexts import Mark
+
+RUN_WORDS: Final = 12  # a shared run this long is a copy
+RARE_TOKENS_MIN: Final = 2
+RARE_COVER_MIN: Final = 0.30  # of the parent's rare tokens
+COPIED_COSINE: Final = 0.85  # with at least one rare token
+COPIED_CONFIDENCE: Final = 0.60
+RARE_DF_MIN: Final = 2
+RARE_DF_SHARE: Final = 0.01  # of the project's memories
+SERVED_CONFIDENCE: Final = 0.50  # edges from here, joined too
+SERVED_EDGES_MAX: Final = 8
+COPIED_EDGES_MAX: Final = 32
+FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
+HALF_LIFE_MS: Final = 30 * 60_000
+NEAREST: Final = 64  # served candidates looked at, by cosine
+_IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
+_SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
+_COMPACT_AT: Final = CONTEXT_WINDOW_IDS * 3 // 2
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text as lineage sees it: its terms, its words in order, its unit vector float32[d]."""
+
+    terms: frozenset[str]
+    words: tuple[str, ...]
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One parent and how sure the edge is (0..1)."""
+
+    parent: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    copied: tuple[Pair, ...] = ()
+    served: tuple[Pair, ...] = ()  # over the threshold, not copied
+    near: tuple[int, ...] = ()  # special items over FLOW_CONFIDENCE
+
+
+class ContextText:
+    """Terms, 12-word runs and vectors of what a context was served, and the words that the writer brought itself."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.epoch = -1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.texts: dict[int, Text] = {}
+        self.special: set[int] = set()
+        self._having: dict[str, list[int]] = {}
+        self._runs: dict[int, int] = {}
+        self._own: set[str] = set()
+        self._matrix = UnitMatrix(self.dim)
+        self._rows: list[int] = []
+
+    def begin(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self._clear()
+            self.epoch = epoch
+
+    def serve(self, seq: int, text: Text, special: bool) -> None:
+        """A memory that is about to be served. `special`: restricted or of a user."""
+        if seq in self.texts:
+            return
+        self.texts[seq] = text
+        if special:
+            self.special.add(seq)
+        for t in text.terms:
+            self._having.setdefault(t, []).append(seq)
+        for h in _runs(text.words):
+            self._runs.setdefault(h, seq)
+        self._matrix.append(text.vector[None, :])
+        self._rows.append(seq)
+
+    def wrote(self, text: Text) -> None:
+        """The writer's own text: terms that it was not served before are its own from now on."""
+        self._own |= {t for t in text.terms if t not in self._having}
+
+    def compact(self, served: Mapping[int, Mark]) -> None:
+        """Forget what fell out of the context's window."""
+        if len(self._rows) <= _COMPACT_AT:
+            return
+        texts, special, own = self.texts, self.special, self._own
+        self._clear()
+        self._own = own
+        for seq, text in texts.items():
+            if seq in served:
+                self.serve(seq, text, seq in special)
+
+    def evidence(
+        self, mine: Text, served: Mapping[int, Mark], df: Callable[[str], int], n: int, now_ms: int, run: bytes, task: bytes
+    ) -> Evidence:
+        """What `mine` was made from. `df` and `n`: document frequency of a term and size of the project it is written into."""
+        if not self.texts:
+            return Evidence()
+        common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
+        rare: dict[str, bool] = {}
+
+        def is_rare(term: str) -> bool:
+            known = rare.get(term)
+            if known is None:
+                known = rare[term] = not _SMALL_NUMBER.match(term) and (bool(_IDENTIFIER.search(term)) or df(term) <= common)
+            return known
+
+        cosines = self._cosines(mine.vector)
+        copied: dict[int, float] = {}
+        hits: dict[int, int] = {}
+        for term in mine.terms:
+            having = self._having.get(term)
+            if having and term not in self._own and is_rare(term):
+                for seq in having:
+                    hits[seq] = hits.get(seq, 0) + 1
+        for seq, count in hits.items():
+            cosine = cosines.get(seq, 0.0)
+            if cosine >= COPIED_COSINE:
+                copied[seq] = min(1.0, cosine)
+            if count >= RARE_TOKENS_MIN:
+                cover = count / max(1, sum(map(is_rare, self.texts[seq].terms)))
+                if cover >= RARE_COVER_MIN:
+                    copied[seq] = max(copied.get(seq, 0.0), COPIED_CONFIDENCE, min(1.0, cover))
+        for h in _runs(mine.words):
+            found = self._runs.get(h)
+            if found is not None:
+                copied[found] = 1.0
+        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
+        confidence = {s: _served(served[s], cosines[s], now_ms, run, task) for s in cosines if s in served and s not in copied}
+        near = []
+        for seq in self.special:
+            if seq in served and seq not in copied:
+                if seq not in confidence:
+                    confidence[seq] = _served(served[seq], float(self.texts[seq].vector @ mine.vector), now_ms, run, task)
+                if confidence[seq] >= FLOW_CONFIDENCE:
+                    near.append(seq)
+        over = sorted((s for s, v in confidence.items() if v >= SERVED_CONFIDENCE), key=lambda s: (-confidence[s], s))[:SERVED_EDGES_MAX]
+        return Evidence(tuple(Pair(s, copied[s]) for s in strong), tuple(Pair(s, confidence[s]) for s in over), tuple(near))
+
+    def _cosines(self, vector: Vector) -> dict[int, float]:
+        """Cosine of the nearest served texts."""
+        rows, scores = self._matrix.best(vector[None, :], NEAREST, [None])[0]
+        return {self._rows[r]: s for r, s in zip(rows.tolist(), scores.tolist(), strict=True)}
+
+
+def _served(mark: Mark, cosine: float, now_ms: int, run: bytes, task: bytes) -> float:
+    """Confidence that something served was used: nearness in time alone (at most .35) never joins."""
+    age = max(0, now_ms - mark.ms)
+    return (
+        0.05
+        + 0.10 * (bool(run) and mark.run == run)
+        + 0.05 * (bool(task) and mark.task == task)
+        + 0.15 * 2.0 ** (-age / HALF_LIFE_MS)
+        + 0.50 * min(1.0, max(0.0, (cosine - 0.3) / 0.6))
+    )
+
+
+def _runs(words: tuple[str, ...]) -> Iterable[int]:
+    return (hash(words[i : i + RUN_WORDS]) for i in range(len(words) - RUN_WORDS + 1))

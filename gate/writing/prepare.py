@@ -1,0 +1,64 @@
+"""What happens to a micro-batch of drafts on the index thread: redact, screen, embed, look for lineage, make the body."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from gate.index_state import TenantIndex
+from gate.ledger import events as E
+from gate.ledger.block import body_hash
+from gate.model.embedder import Embedder
+from gate.projections.lexical import terms, words
+
+from .decide import Write
+from .lineage import Text
+from .redact import redact
+from .screen import screen
+from .trust import capped_origin
+
+EVIDENCE_ROOT_CHARS: Final = 512
+
+
+def prepare(batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: Embedder, salt: Callable[[int], bytes] = os.urandom) -> None:
+    """Fill in what each write needs for its decision. Nothing leaves this function unredacted."""
+    for w in batch:
+        d = w.checked.draft
+        w.redacted = redact(d.content)
+        w.evidence = tuple(redact(e).text for e in d.evidence)
+        labels = (d.run, d.task, d.session, d.trace_id, d.scope_id)
+        w.labels = tuple(redact(v).text if v else v for v in labels)  # type: ignore[assignment]
+    vectors = embedder.encode([w.redacted.text for w in batch if w.redacted])
+    for i, w in enumerate(batch):
+        assert w.redacted is not None
+        d, p = w.checked.draft, w.principal
+        origin = capped_origin(w.checked.origin, p.rights.ceiling, bool(d.tool) and d.tool in p.rights.tools)
+        w.screening = screen(w.redacted.text, origin=origin, kind=w.checked.kind)
+        index = indexes[p.tenant.account]
+        w.text = Text(frozenset(terms(w.redacted.text)), tuple(words(w.redacted.text)), vectors[i])
+        _lineage(w, index, embedder)
+        root = w.evidence[0][:EVIDENCE_ROOT_CHARS] if w.evidence else ""
+        w.evroot = p.tenant.label_hash(root)
+        run, task, session, trace_id, scope_id = w.labels
+        body = E.MemoryBody(
+            content=w.redacted.text, vector=vectors[i].astype(np.float16).tobytes(), evidence=list(w.evidence), run=run, task=task,
+            session=session, trace_id=trace_id, scope_id=scope_id,
+        )  # fmt: skip
+        w.body = salt(E.SALT_BYTES) + E.encode(body)
+        w.body_hash = body_hash(w.body)
+        w.encoder = embedder.id
+
+
+def _lineage(w: Write, index: TenantIndex, embedder: Embedder) -> None:
+    t, ctx = w.principal.tenant, w.context
+    text = index.context(ctx, t, embedder)
+    assert w.text is not None
+    if ctx.served:
+        number = t.projects[w.principal.project].number
+        df = index.df({number} | {int(t.columns.project[s]) for s in list(text.special)[:8]})
+        size = index.project(number).n
+        w.lineage = text.evidence(w.text, ctx.served, df, size, w.ms, w.run, w.task)
+    text.wrote(w.text)

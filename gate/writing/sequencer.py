@@ -1,0 +1,308 @@
+"""The one writer of a shard: decides serially, appends blocks, applies them to live state, answers, feeds.
+
+Order: decide just before encoding → append (fenced) → apply to live state → index → answer → feed. One block is outstanding; the next
+is decided and appended while the last is indexed. Tenants take turns. An Operation is a barrier: everything before it is applied and
+answered, nothing after it is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bus import frames, subjects
+from bus.frames import CLASSIFICATIONS, ORIGINS, Receipt, Redaction
+from gate import ids
+from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX
+from gate.index_state import NewMemory
+from gate.ledger import events as E
+from gate.ledger.block import body_hash
+from gate.ledger.errors import LedgerFull
+from gate.lineage_rows import ledger_rows
+from gate.projections.catalog import MemoryRow
+from gate.refusals import Refused
+from gate.state.tenant import Tenant
+
+from .decide import Write, decide
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+log = logging.getLogger(__name__)
+META_BYTES: Final = 700  # of a memory event with its framing, generously
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that must see everything before it applied: a case, a context's end, the control plane."""
+
+    tenant: str
+    run: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An event to append: with its body, and the free text that the body holds (for live state)."""
+
+    event: E.AnyEvent
+    body: bytes | None = None
+    note: str = ""
+
+
+def noted(make: Callable[[bytes], E.AnyEvent], text: str, salt: bytes) -> Stored:
+    """An event whose body is a person's free text. `make` gets the body's hash."""
+    if not text:
+        return Stored(make(b""))
+    body = salt + E.encode(E.NoteBody(text=text))
+    return Stored(make(body_hash(body)), body, text)
+
+
+class Sequencer:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.queues: dict[str, deque[Write | Operation]] = {}
+        self.turns: deque[str] = deque()
+        self.wake = asyncio.Event()
+        self.indexing: asyncio.Task[None] | None = None
+        self.pending: dict[tuple[str, bytes], Write] = {}  # idempotency keys in this block or being indexed
+        self.blocks = self.events = 0
+
+    # --- in ---------------------------------------------------------------------------------------
+    def submit(self, tenant: str, item: Write | Operation) -> None:
+        queue = self.queues.get(tenant)
+        if queue is None:
+            queue = self.queues[tenant] = deque()
+        if not queue:
+            self.turns.append(tenant)
+        queue.append(item)
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. A ledger error that is not a refusal ends it, and with it the shard."""
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            while self.turns:
+                operation = self._next_operation()
+                if operation is not None:
+                    await self.drained()
+                    await operation.run()
+                    continue
+                writes = self._decide_block()
+                if writes:
+                    await self._append_writes(writes)
+            if self.indexing:
+                await self.drained()
+
+    async def drained(self) -> None:
+        """Everything appended so far is indexed and answered."""
+        if self.indexing:
+            await self.indexing
+            self.indexing = None
+
+    def _take(self, tenant: str) -> None:
+        queue = self.queues[tenant]
+        queue.popleft()
+        self.turns.popleft()
+        if queue:
+            self.turns.append(tenant)
+
+    def _next_operation(self) -> Operation | None:
+        for _ in range(len(self.turns)):
+            tenant = self.turns[0]
+            head = self.queues[tenant][0]
+            if isinstance(head, Operation):
+                self._take(tenant)
+                return head
+            self.turns.rotate(-1)
+        return None
+
+    # --- writes -----------------------------------------------------------------------------------
+    def _decide_block(self) -> list[Write]:
+        """Decide on writes, a turn each, until the block is full. An operation ends its tenant's part."""
+        out: list[Write] = []
+        size, skipped = 0, 0
+        superseding: set[tuple[str, int]] = set()
+        now_ms = self.shard.now_ms()
+        while self.turns and skipped < len(self.turns) and len(out) < BLOCK_EVENTS_MAX:
+            tenant = self.turns[0]
+            w = self.queues[tenant][0]
+            if isinstance(w, Operation) or (w.supersedes and (tenant, w.supersedes) in superseding):
+                self.turns.rotate(-1)
+                skipped += 1
+                continue
+            if out and size + len(w.body) + META_BYTES > BLOCK_BYTES_MAX:
+                break
+            self._take(tenant)
+            skipped = 0
+            if self._decide(w, now_ms):
+                out.append(w)
+                size += len(w.body) + META_BYTES
+                if w.supersedes:
+                    superseding.add((tenant, w.supersedes))
+        return out
+
+    def _decide(self, w: Write, now_ms: int) -> bool:
+        """Whether the write gets an event. Duplicates and refusals are answered another way."""
+        t = w.principal.tenant
+        if w.idem:
+            first = self.pending.get((t.account, w.idem))
+            if first is not None:
+                if first.idem_content != w.idem_content:
+                    self.shard.refuse_write(w, Refused("idempotency_conflict", field="idempotency_key"))
+                else:
+                    first.also.append((w.reply, w.request_id))
+                    self.shard.finished(w)
+                return False
+            if w.idem in t.idem:
+                self.shard.answer_duplicate(w)
+                return False
+        try:
+            self._begin_idle_epoch(w, now_ms)
+            w.event = decide(w, self.shard.gate_id, now_ms)
+        except Refused as e:
+            self.shard.refuse_write(w, e)
+            return False
+        if w.idem:
+            self.pending[(t.account, w.idem)] = w
+        return True
+
+    @staticmethod
+    def _begin_idle_epoch(w: Write, now_ms: int) -> None:
+        ctx = w.context
+        if ctx.idle(now_ms, w.principal.tenant.context_idle_ms(w.principal.agent)):
+            ctx.begin_epoch(ctx.epoch + 1)
+
+    async def _append_writes(self, writes: list[Write]) -> None:
+        by: dict[str, list[Write]] = {}
+        for w in writes:
+            by.setdefault(w.principal.tenant.account, []).append(w)
+        try:
+            metas = await self._append({account: [Stored(w.event, w.body) for w in ws if w.event] for account, ws in by.items()})
+        except LedgerFull:
+            for w in writes:
+                self.pending.pop((w.principal.tenant.account, w.idem), None)
+                self.shard.refuse_write(w, Refused("ledger_full"))
+            return
+        ledger_seq = self.shard.ledger_seq
+        for account, ws in by.items():
+            last = self.shard.tenants[account].position
+            for i, w in enumerate(ws):
+                w.seq = last - len(ws) + 1 + i
+        if self.indexing:
+            await self.indexing
+        self.indexing = asyncio.create_task(self._index_and_answer(by, metas, ledger_seq))
+
+    async def _append(self, events: dict[str, list[Stored]]) -> dict[str, list[bytes]]:
+        """Append one block and apply it to live state. Returns the meta bytes by tenant."""
+        s = self.shard
+        payloads = {a: [(E.encode(x.event), x.body) for x in stored] for a, stored in events.items()}
+        block, data = s.heads.build(shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), reads_seq=s.reads_seq, events=payloads)
+        seq = await s.ledger.append(data)
+        s.heads.commit(block)
+        s.ledger_seq = seq
+        for section, stored in zip(block.sections, events.values(), strict=True):
+            t = s.tenants[section.tenant]
+            for at, x in enumerate(stored, section.seq):
+                t.apply(at, x.event, x.note)
+        s.lineage.put("LEDGER", seq, ledger_rows(s.tenants, [(x.tenant, x.seq, [y.event for y in events[x.tenant]]) for x in block.sections], seq))
+        self.blocks += 1
+        self.events += sum(map(len, events.values()))
+        return {a: [meta for meta, _ in p] for a, p in payloads.items()}
+
+    async def _index_and_answer(self, by: dict[str, list[Write]], metas: dict[str, list[bytes]], ledger_seq: int) -> None:
+        s = self.shard
+        jobs = []
+        for account, ws in by.items():
+            t = s.tenants[account]
+            chain = s.heads.head(account)
+            new = [_new_memory(t, w, meta) for w, meta in zip(ws, metas[account], strict=True)]
+            jobs.append((s.indexes[account], new, ledger_seq, ws[-1].seq, chain.hash))
+        await s.index.call(lambda: [index.apply(new, at, last, chain) for index, new, at, last, chain in jobs])
+        for account, ws in by.items():
+            t = s.tenants[account]
+            for w in ws:
+                assert w.event is not None
+                if w.idem:
+                    self.pending.pop((account, w.idem), None)
+                receipt = receipt_of(t, w.seq, w.event, s.now_ms(), w.principal.key)
+                for reply, request_id, duplicate in ((w.reply, w.request_id, False), *((r, i, True) for r, i in w.also)):
+                    s.send(reply, frames.encode(_addressed(receipt, request_id, duplicate)))
+                s.finished(w)
+            self._feed(t, ws)
+
+    def _feed(self, t: Tenant, ws: Sequence[Write]) -> None:
+        """One frame per project, classification and kind. User-scope and held-at-write memories aren't fed."""
+        groups: dict[tuple[str, int, str], list[str]] = {}
+        for w in ws:
+            e = w.event
+            assert e is not None
+            if e.holds or e.cases:
+                continue
+            if not e.user:
+                groups.setdefault((e.project, e.class_, "memory"), []).append(ids.text("mem_", e.id))
+            if e.supersedes and not int(t.columns.user[e.supersedes]):
+                cls = int(t.columns.cls[e.supersedes])
+                groups.setdefault((e.project, cls, "superseded"), []).append(t.memory_id(e.supersedes))
+        for (project, cls, kind), found in groups.items():
+            self.shard.feed(t, project, cls, kind, found)
+
+    # --- operations -------------------------------------------------------------------------------
+    async def commit(self, tenant: Tenant, stored: Sequence[Stored]) -> int:
+        """Append events of one tenant, in as many blocks as they need, and apply them. Only within an Operation. The last tenant_seq."""
+        batch: list[Stored] = []
+        size = 0
+        for x in stored:
+            weight = len(E.encode(x.event)) + len(x.body or b"")
+            if batch and (len(batch) >= BLOCK_EVENTS_MAX or size + weight > BLOCK_BYTES_MAX):
+                await self._append({tenant.account: batch})
+                batch, size = [], 0
+            batch.append(x)
+            size += weight
+        if batch:
+            await self._append({tenant.account: batch})
+        s = self.shard
+        head, at = s.heads.head(tenant.account), s.ledger_seq
+        s.index_later(s.indexes[tenant.account].apply, [], at, tenant.position, head.hash)
+        return tenant.position
+
+
+def _new_memory(t: Tenant, w: Write, meta: bytes) -> NewMemory:
+    assert w.redacted is not None
+    assert w.text is not None
+    run, task, session, trace_id, scope_id = w.labels
+    row = MemoryRow(w.seq, meta, w.redacted.text, w.evidence, run, task, session, trace_id, scope_id)
+    return NewMemory(row, t.projects[w.principal.project].number, w.text.terms, w.text.vector)
+
+
+def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -> Receipt:
+    """The receipt of a stored memory for the holder of `key`, with its state as of now."""
+    agent = t.agents.by_id[e.agent]
+    reasons = [*e.holds, *e.reasons] or ["within_policy"]
+    return Receipt(
+        agent=key, project=e.project, id=ids.text("mem_", e.id), state=t.current(seq, now_ms), searchable=True,  # type: ignore[arg-type]
+        trust=int(t.columns.eff[seq]) / 1000, trust_floor=e.floor / 1000, origin=ORIGINS[e.origin],  # type: ignore[arg-type]
+        classification=CLASSIFICATIONS[e.class_], actor=agent.actor(e.key), reasons=reasons,  # type: ignore[arg-type]
+        redactions=[Redaction(type=str(kind), start=int(a), end=int(b)) for kind, a, b in e.red],
+        parents=[t.memory_id(x.parent) for x in e.edges], position=seq,
+    )  # fmt: skip
+
+
+def _addressed(r: Receipt, request_id: str, duplicate: bool) -> Receipt:
+    return msgspec.structs.replace(r, request_id=request_id, duplicate=duplicate)
+
+
+def subject_of_feed(account: str, project: str, cls: int, kind: str) -> str:
+    return subjects.feed(account, project, CLASSIFICATIONS[cls], kind)
+
+
+def wall_ms() -> int:
+    return int(time.time() * 1000)

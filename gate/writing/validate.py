@@ -1,0 +1,155 @@
+"""Checks every field of a draft against its limit and meaning, before anything else happens to it. Pure; refuses with field and limit."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from bus import limits
+from bus.frames import CLASSIFICATIONS, KINDS, METHODS, ORIGINS, SCOPES, SENSITIVITIES, TASK_STATES, Draft, Readers
+from bus.subjects import is_token
+from gate.config import DAY_MS
+from gate.refusals import Refused
+from gate.state.tenant import Clauses
+
+_BIDI: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_READER_KINDS: Final = ("agent", "role", "user")
+MEDIUM_MAX_MS: Final = 36_500 * DAY_MS
+# Time to live by kind, in days: (default, most); None = none.
+TTL_DAYS: Final[dict[str, tuple[float | None, float | None]]] = {
+    "fact": (365, None), "preference": (365, None), "relationship": (365, None), "source": (365, None),
+    "event": (90, 365), "rule": (None, None), "decision": (None, None), "constraint": (None, None),
+    "procedure": (180, None), "task": (30, 365), "tool_experience": (30, 180), "emotional_state": (1, 7),
+}  # fmt: skip
+OPERATIONAL_TTL_DAYS: Final = (7, 30)
+assert set(TTL_DAYS) == set(KINDS)
+
+_LABEL_FIELDS: Final = ("run", "task", "session", "trace_id", "idempotency_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A draft whose fields are all within their limits. Times are ms; 0 = none."""
+
+    draft: Draft
+    kind: int
+    scope: int
+    method: int
+    origin: int | None
+    cls: int
+    sens: int
+    task_state: int
+    readers: Clauses
+    from_ms: int
+    until_ms: int
+    expires_ms: int
+    confidence: int | None
+
+
+def text_ok(value: str, field: str, most: int, least: int = 0) -> None:
+    """Refuse text over `most` UTF-8 bytes, under `least`, or with NUL, bidi overrides or lone surrogates."""
+    if len(value) > most:
+        raise Refused("too_long", field=field, limit=most)
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        raise Refused("malformed_frame", field=field) from None
+    if size > most:
+        raise Refused("too_long", field=field, limit=most)
+    if size < least or (least and not value.strip()):
+        raise Refused("too_short", field=field, limit=least)
+    if "\0" in value:
+        raise Refused("nul_character", field=field)
+    if not value.isascii() and _BIDI.search(value):
+        raise Refused("bidi_control", field=field)
+
+
+def time_ms(value: str | None, field: str) -> int:
+    """Milliseconds of an RFC 3339 UTC time; None → 0. A naive or zoned time is refused."""
+    if value is None:
+        return 0
+    if len(value) > 40 or not value.endswith(("Z", "+00:00")):
+        raise Refused("time_not_utc", field=field)
+    try:
+        at = datetime.fromisoformat(value)
+        if at.utcoffset() != timedelta(0):
+            raise ValueError
+        return int(at.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Refused("time_not_utc", field=field) from None
+
+
+def check_readers(readers: Readers | None, field: str = "readers") -> Clauses:
+    """Clauses as frozen sets; null = (). An empty list or clause is refused, never 'all'."""
+    if readers is None:
+        return ()
+    if not readers or not all(readers):
+        raise Refused("readers_invalid", field=field)
+    if len(readers) > limits.READER_CLAUSES_MAX:
+        raise Refused("too_long", field=field, limit=limits.READER_CLAUSES_MAX)
+    out = []
+    for clause in readers:
+        if len(clause) > limits.READER_ENTRIES_MAX:
+            raise Refused("too_long", field=field, limit=limits.READER_ENTRIES_MAX)
+        for entry in clause:
+            kind, _, value = entry.partition(":")
+            text_ok(value, field, limits.SCOPE_ID_BYTES_MAX, 1)
+            if kind not in _READER_KINDS or (kind != "user" and not is_token(value)):
+                raise Refused("readers_invalid", field=field)
+        out.append(frozenset(clause))
+    return tuple(dict.fromkeys(out))
+
+
+def check_draft(d: Draft, now_ms: int) -> Checked:
+    """Every field of the draft, or a typed refusal."""
+    text_ok(d.content, "content", limits.CONTENT_BYTES_MAX, 1)
+    for field in _LABEL_FIELDS:
+        text_ok(getattr(d, field), field, limits.LABEL_BYTES_MAX)
+    text_ok(d.scope_id, "scope_id", limits.SCOPE_ID_BYTES_MAX)
+    _check_list(d.evidence, "evidence", limits.EVIDENCE_ITEMS_MAX, limits.EVIDENCE_BYTES_MAX)
+    _check_list(d.derived_from, "derived_from", limits.PARENTS_DECLARED_MAX, limits.NAME_CHARS_MAX)
+    if d.tool and not is_token(d.tool):
+        raise Refused("bad_name", field="tool", limit=limits.NAME_CHARS_MAX)
+    if (d.scope == "user" and not d.scope_id) or (d.scope == "task" and not d.task):
+        raise Refused("scope_id_missing", field="scope_id" if d.scope == "user" else "task")
+    confidence = None
+    if d.claimed_confidence is not None:
+        if not (math.isfinite(d.claimed_confidence) and 0 <= d.claimed_confidence <= 1):
+            raise Refused("out_of_range", field="claimed_confidence", limit=1)
+        confidence = int(d.claimed_confidence * 1000)
+    from_ms, until_ms = time_ms(d.valid_from, "valid_from"), time_ms(d.valid_until, "valid_until")
+    if from_ms and until_ms and until_ms <= from_ms:
+        raise Refused("time_order", field="valid_until")
+    return Checked(
+        d, KINDS.index(d.kind), SCOPES.index(d.scope), METHODS.index(d.method), ORIGINS.index(d.origin) if d.origin else None,
+        CLASSIFICATIONS.index(d.classification), SENSITIVITIES.index(d.sensitivity),
+        TASK_STATES.index(d.task_state) if d.task_state else -1, check_readers(d.readers), from_ms, until_ms, _expiry(d, now_ms), confidence,
+    )  # fmt: skip
+
+
+def _check_list(values: list[str], field: str, items: int, size: int) -> None:
+    if len(values) > items:
+        raise Refused("too_long", field=field, limit=items)
+    for value in values:
+        text_ok(value, field, size, 1)
+
+
+def _expiry(d: Draft, now_ms: int) -> int:
+    """Expiry in ms from ttl, expires_at or the kind's default, never beyond the kind's most; 0 = none."""
+    default, most = OPERATIONAL_TTL_DAYS if d.scope == "operational" else TTL_DAYS[d.kind]
+    if d.ttl is not None and d.expires_at is not None:
+        raise Refused("time_order", field="expires_at")
+    if d.ttl is not None:
+        if not 0 < d.ttl <= limits.TTL_SECONDS_MAX:
+            raise Refused("out_of_range", field="ttl", limit=limits.TTL_SECONDS_MAX)
+        expires = now_ms + d.ttl * 1000
+    elif d.expires_at is not None:
+        expires = time_ms(d.expires_at, "expires_at")
+        if expires <= now_ms:
+            raise Refused("time_order", field="expires_at")
+    else:
+        expires = now_ms + int(default * DAY_MS) if default else 0
+    return min(expires, now_ms + int(most * DAY_MS)) if most and expires else (now_ms + int(most * DAY_MS) if most else expires)
