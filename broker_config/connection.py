@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
@@ -19,26 +18,26 @@ from bus.subjects import inbox
 @asynccontextmanager
 async def connected(url: str, creds: Path) -> AsyncIterator[Client]:
     """A connection with the credentials in `creds`, closed on exit. `Unavailable` if the broker isn't there or refuses them."""
-    key = _own_key(creds)
+    key, client = _own_key(creds), Client()
     try:
-        client = await nats.connect(
-            url,
-            user_credentials=str(creds),
-            inbox_prefix=inbox(key).encode(),
-            connect_timeout=int(CONNECT_TIMEOUT_S),
-            allow_reconnect=False,
-            error_cb=_ignore,
-        )
-    except (NatsError, OSError) as e:
-        raise Unavailable(
-            f"The broker at {url} can't be reached ({type(e).__name__}).",
-            reason="broker_unreachable",
-            advice="Start it with `cordon up`.",
-        ) from None
-    try:
+        try:
+            await client.connect(
+                url,
+                user_credentials=str(creds),
+                inbox_prefix=inbox(key).encode(),
+                connect_timeout=int(CONNECT_TIMEOUT_S),
+                allow_reconnect=False,
+                error_cb=_ignore,
+            )
+        except (NatsError, OSError) as e:
+            raise Unavailable(
+                f"The broker at {url} can't be reached ({type(e).__name__}).",
+                reason="broker_unreachable",
+                advice="Start it with `cordon up`.",
+            ) from None
         yield client
     finally:
-        await client.close()
+        await client.close()  # also after a refused connect, which leaves a socket open
 
 
 async def _ignore(error: Exception) -> None:

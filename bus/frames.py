@@ -30,20 +30,22 @@ Intent = Literal["answer", "plan", "write", "send", "execute", "configure"]
 Risk = Literal["none", "read_only", "writes_local", "external_side_effect", "privileged"]
 Decision = Literal["admit", "admit_summary_only", "rank_down", "quarantine", "deny"]
 Surface = Literal["natural", "tentative", "background", "suppressed"]
-State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
 FeedKind = Literal["memory", "held", "released", "superseded", "erased"]
+NoticeKind = Literal["recall", "released"]
+CaseStatus = Literal["open", "pending", "released"]
+State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
 
 # Ordered tuples: the index is the number inside the gatekeeper and the ledger. Append only.
-KINDS: tuple[str, ...] = get_args(Kind)
-SCOPES: tuple[str, ...] = get_args(Scope)
-ORIGINS: tuple[str, ...] = get_args(Origin)  # weakest first
-METHODS: tuple[str, ...] = get_args(Method)
-SENSITIVITIES: tuple[str, ...] = get_args(Sensitivity)  # loosest first
-CLASSIFICATIONS: tuple[str, ...] = get_args(Classification)  # loosest first
-TASK_STATES: tuple[str, ...] = get_args(TaskState)
-INTENTS: tuple[str, ...] = get_args(Intent)
-RISKS: tuple[str, ...] = get_args(Risk)  # least first
-DECISIONS: tuple[str, ...] = get_args(Decision)  # loosest first
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+ORIGINS: tuple[Origin, ...] = get_args(Origin)  # weakest first
+METHODS: tuple[Method, ...] = get_args(Method)
+SENSITIVITIES: tuple[Sensitivity, ...] = get_args(Sensitivity)  # loosest first
+CLASSIFICATIONS: tuple[Classification, ...] = get_args(Classification)  # loosest first
+TASK_STATES: tuple[TaskState, ...] = get_args(TaskState)
+INTENTS: tuple[Intent, ...] = get_args(Intent)
+RISKS: tuple[Risk, ...] = get_args(Risk)  # least first
+DECISIONS: tuple[Decision, ...] = get_args(Decision)  # loosest first
 
 Readers = list[list[str]]
 
@@ -294,7 +296,7 @@ class Notice(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="notice"
     """'A memory that you were served is now held' (kind recall) or released. `notice` is what `ack` takes."""
 
     notice: str
-    kind: Literal["recall", "released"]
+    kind: NoticeKind
     agent: str
     case: str
     ids: list[str]
@@ -422,7 +424,7 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
     """A case: who, why, roots, members."""
 
     case: str
-    state: Literal["open", "pending", "released"]
+    state: CaseStatus
     by: str
     person: str = ""
     why: str = ""
@@ -444,12 +446,16 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
 
 
 class Cases(Answer, frozen=True, kw_only=True, tag="cases"):
+    """A page of cases, without their members."""
+
     cases: list[Case]
     position: int = 0
     next: int | None = None
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """`to` is derived from `from_` (on the wire `from`). `kind`: declared, copied, served."""
+
     from_: str
     to: str
     kind: str
@@ -501,6 +507,8 @@ class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
 
 
 class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
+    """Counts by name."""
+
     counts: dict[str, int]
     position: int = 0
 

@@ -131,6 +131,7 @@ class NatsTransport:
         self._url, self._credential, self._name, self._ca_file, self._timing = url, credential, name, ca_file, timing
         self._nc = Client()
         self._up = anyio.Event()
+        self._closed = anyio.Event()
         self._opening: anyio.CancelScope | None = None
         self._end: CordonError | None = None  # why nothing more can be sent
         self._inbox = f"{inbox(credential.key)}.{secrets.token_hex(8)}"
@@ -189,6 +190,7 @@ class NatsTransport:
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + self._timing.close_s):
             await self._nc.close()
+            await self._closed.wait()  # nats-py may be closing already, in a task that nobody else waits for
 
     def _finish(self, error: CordonError) -> None:
         self._end = self._end or error
@@ -339,8 +341,12 @@ class NatsTransport:
         self._up.set()
 
     async def _on_closed(self) -> None:
-        # nats-py ends by itself when the broker cuts a live connection: revoked or expired.
-        self._finish(self._refused() if _AUTH.search(self._last_error.lower()) else self._unreachable())
+        # nats-py ends by itself when the broker cuts a live connection (revoked or expired), and tells it nowhere else.
+        self._last_error = str(self._nc.last_error or self._last_error)
+        refused = _AUTH.search(self._last_error.lower())
+        ended = _unavailable("not_connected", f"The broker ended the connection: {self._last_error}.")
+        self._finish(self._refused() if refused else ended)
+        self._closed.set()
 
     def _fail_pending(self, error: CordonError) -> None:
         for pending in list(self._pending.values()):

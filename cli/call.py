@@ -1,8 +1,8 @@
 """One invocation: its global options, and what they resolve to (home, credential, address, project).
 
-Invariant, the order of precedence: credential = --as > CORDON_AS > CORDON_CREDS > `cordon use`; address = CORDON_URL > the running
-home's; project = --project > CORDON_PROJECT > `cordon use` > the credential's only one. An explicit choice is never replaced: if it
-is wrong, the command ends.
+Invariant, the order of precedence: credential = --as > CORDON_AS > CORDON_CREDS > `cordon use`; address = CORDON_URL > the
+running home's; project = --project > CORDON_PROJECT > `cordon use` > the credential's only one. An explicit choice is never
+replaced: if it is wrong, the command ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Call:
         """The home; exit 2 if it was never started."""
         home = self.home
         if not home.exists:
-            raise usage(f"There is no Cordon home at {home.path}.", reason="home_missing", advice=f"{NOT_UP} Or name one with --home.")
+            raise usage(f"There is no Cordon home at {home.path}.", reason="home_missing", advice=f"{NOT_UP} Or give --home.")
         return home
 
     # --- who --------------------------------------------------------------------------------------
@@ -107,17 +107,18 @@ class Call:
         return status.url
 
     def project_for(self, credential: Credential) -> str:
-        """The project of an agent's call. Exit 2 with the list if none is chosen; a wrong explicit one is refused by the client."""
+        """The project of an agent's call. Exit 2 with the list if none is chosen; the client refuses a wrong explicit one."""
         explicit = self.project or self.env.get("CORDON_PROJECT", "")
         if explicit:
             return explicit
         used = self.home.read_current().project if self.home.exists else ""
-        if used in credential.projects:
+        has = credential.projects
+        if used in has:
             return used
-        if len(credential.projects) == 1:
-            return credential.projects[0]
+        if len(has) == 1:
+            return has[0]
         raise usage(
-            f"{credential.name or 'This credential'} has {len(credential.projects)} projects: {', '.join(credential.projects) or 'none'}.",
+            f"{credential.name or 'This credential'} has {len(has)} projects: {', '.join(has) or 'none'}.",
             reason="project_missing",
             advice="Choose one with --project, or with `cordon use`.",
             field="project",

@@ -1,7 +1,7 @@
 """The `cordon` command: puts the nouns together, runs one command, and turns whatever happens into an exit code.
 
-Invariants: no heavy import before the command is known; with --json every outcome is one JSON object on stdout, refusals too; every
-failure is one line on stderr and never a traceback (CORDON_DEBUG=1 shows it).
+Invariants: no heavy import before the command is known; with --json every outcome is one JSON object on stdout, refusals too;
+every failure is one line on stderr and never a traceback (CORDON_DEBUG=1 shows it).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -45,7 +46,7 @@ def _print_version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Its version.", callback=_print_version, is_eager=True)] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         print_help(context)
@@ -74,13 +75,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, _ClickError):
-        return usage(error.format_message(), advice=_help_hint(error))
+        context = getattr(error, "ctx", None)
+        message = str(getattr(error, "format_message", error.__str__)())
+        return usage(message, advice=f"See `{context.command_path if context else 'cordon'} --help`.")
     return failure_of(error, _logs(arguments))
-
-
-def _help_hint(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f"See `{context.command_path if context else 'cordon'} --help`."
 
 
 def _report(failure: Failure, arguments: Sequence[str]) -> int:
@@ -104,7 +102,6 @@ def _options(arguments: Sequence[str]) -> list[str]:
 def _logs(arguments: Sequence[str]) -> Path:
     """The log folder of the home that this command line means, as far as it can be told without parsing it."""
     given = _options(arguments)
-    named = next((after for option, after in zip(given, given[1:], strict=False) if option == "--home"), "")
+    named = next((after for option, after in pairwise(given) if option == "--home"), "")
     named = next((a.removeprefix("--home=") for a in given if a.startswith("--home=")), named)
     return Path(named or os.environ.get("CORDON_HOME") or ".cordon").expanduser() / "logs"
-

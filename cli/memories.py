@@ -9,14 +9,14 @@ import typer
 
 from .call import Call
 from .command import command
-from .exits import Exit, NAMES, usage
+from .exits import NAMES, Exit, usage
 from .output import DECISION_STYLES, STATE_STYLES, facts, note, print_json, short, show, styled, table
 from .render import render_untrusted
 
 if TYPE_CHECKING:
     import msgspec
 
-    from bus import Item, Receipt, Recall
+    from bus import Item, Recall, Receipt
 
     S = TypeVar("S", bound=msgspec.Struct)
 
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def write(
     call: Call,
     text: Annotated[str, typer.Argument(help="What to remember; - reads it from stdin.")],
-    kind: Annotated[str, typer.Option(help="fact, preference, event, rule, procedure, decision, source, tool_experience …")] = "fact",
+    kind: Annotated[str, typer.Option(help="fact, preference, event, rule, procedure, decision, source …")] = "fact",
     derived_from: Annotated[list[str], typer.Option(metavar="ID", help="A parent (repeatable).")] = [],  # noqa: B006 - typer copies it
     evidence: Annotated[list[str], typer.Option(metavar="URI", help="A source or span (repeatable).")] = [],  # noqa: B006
     supersedes: Annotated[str, typer.Option(metavar="ID", help="The memory that this one replaces.")] = "",
@@ -94,7 +94,7 @@ def query(
     k: Annotated[int, typer.Option("-k", metavar="N", help="At most so many, 1 to 64.")] = 8,
     intent: Intent = "answer",
     tool_risk: Risk = "none",
-    filter: Annotated[list[str], typer.Option(metavar="KEY=VALUE", help="As kind=fact (repeatable).")] = [],  # noqa: A002, B006
+    filter: Annotated[list[str], typer.Option(metavar="KEY=VALUE", help="As kind=fact (repeatable).")] = [],  # noqa: B006
     required_origin: Annotated[list[str], typer.Option(metavar="ORIGIN", help="Only these (repeatable).")] = [],  # noqa: B006
     user: User = "",
     scene: Annotated[str, typer.Option(help="What the conversation is like now.")] = "",
@@ -221,7 +221,7 @@ def _show_rest(recall: Recall) -> None:
 
 def _show_memory(item: Item) -> None:
     m = item.memory
-    parents = ", ".join(f"{n} {kind}" for kind, n in (("declared", m.lineage.declared), ("copied", m.lineage.copied), ("served", m.lineage.served)) if n)
+    parents = ", ".join(f"{n} {kind}" for kind in ("declared", "copied", "served") if (n := getattr(m.lineage, kind)))
     evidence = ", ".join(render_untrusted(e) for e in m.evidence)
     shown = {
         "id": m.id,

@@ -1,7 +1,7 @@
 """What goes to stdout and stderr, and nothing else does.
 
-Invariants: with --json stdout carries JSON alone (ASCII, so no terminal can be driven by it); progress goes to stderr, and only to a
-terminal; no console reads markup, emoji codes or highlights, so brackets in anybody's text stay brackets.
+Invariants: with --json stdout carries JSON alone (ASCII, so no terminal can be driven by it); progress goes to stderr, and only
+to a terminal; no console reads markup, emoji codes or highlights, so brackets in anybody's text stay brackets.
 """
 
 from __future__ import annotations

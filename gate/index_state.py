@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gate.model.embedder import DIM, Embedder
+from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms, words
+from gate.projections.vectors import DIM
 from gate.reading.retrieve import ProjectIndex
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant

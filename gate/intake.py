@@ -15,7 +15,7 @@ import msgspec
 from nats.aio.msg import Msg
 
 from bus import frames, limits
-from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, OpsRequest, Query, Synced, Sync
+from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Synced, Sync
 from bus.subjects import ADMIN_VERBS, MEMORY_VERBS, OPS_VERBS, parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
@@ -201,14 +201,14 @@ class Intake:
         t = p.tenant
         if not 1 <= len(req.notices) <= limits.GET_IDS_MAX:
             raise Refused("too_long" if req.notices else "too_short", field="notices", limit=limits.GET_IDS_MAX)
-        wanted = []
+        wanted: list[tuple[bytes, NoticeKind]] = []
         for notice in req.notices:
             text, _, kind = notice.partition(".")
             raw = ids.raw(text)
             case = t.cases.get(raw) if raw else None
-            if case is None or kind not in ("recall", "released") or (p.agent.number not in case.told):
+            if case is None or kind not in ("recall", "released") or p.agent.number not in case.told:
                 raise Refused("notice_unknown", field="notices")
-            wanted.append((case.id, kind))
+            wanted.append((case.id, "recall" if kind == "recall" else "released"))
 
         async def run() -> None:
             open_ = t.notices.get(p.agent.number, {})

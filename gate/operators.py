@@ -45,7 +45,8 @@ class Operators:
                 return await self._hold(p, req)
             case Release():
                 _message(req.message)
-                return await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id))
+                released: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id))
+                return released
             case Review():
                 _message(req.message)
                 await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
@@ -211,7 +212,7 @@ class Operators:
         labels = ctx.labels
         return ContextAnswer(
             agent=p.key, request_id=req.request_id, context=ids.text("ctx_", ctx.id), root=t.agents.all[ctx.root].name, epoch=ctx.epoch, recalls=ctx.recalls,
-            served=len(ctx.served), trust_floor=labels.floor / 1000, classification=CLASSIFICATIONS[labels.cls], compartments=sorted(labels.comp),  # type: ignore[arg-type]
+            served=len(ctx.served), trust_floor=labels.floor / 1000, classification=CLASSIFICATIONS[labels.cls], compartments=sorted(labels.comp),
             exposed=[t.cases[x].text for x in sorted(ctx.exposed)], last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
             closed=req.action == "close", position=t.position,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-import nats
+from nats.aio.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 class Outbox:
     """`send` buffers; the client's flusher writes. Failures are counted: the caller retries."""
 
-    def __init__(self, nc: nats.NATS) -> None:
+    def __init__(self, nc: Client) -> None:
         self.nc = nc
         self.failed: Counter[str] = Counter()
 

@@ -6,9 +6,11 @@ the trace of a lost or forged tail. One that is missing, damaged, of another sch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,11 +25,10 @@ from gate.ledger.block import Block, ReadsBlock, Section
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
 from gate.ledger.replay import StreamState, merge, read_blocks, stream_state
-from gate.lineage_rows import ledger_rows, reads_rows
-from gate.model.embedder import DIM
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import terms
+from gate.projections.vectors import DIM
 from gate.state.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FLUSH_MEMORIES: Final = 1_000
+BACKLOG_ROWS_MAX: Final = 50_000
 
 
 def streams(shard: int) -> tuple[str, str]:
@@ -56,15 +58,17 @@ class Recovery:
         s = self.shard
         ledger, reads = [await stream_state(self.nc, name) for name in streams(s.number)]
         self._check_lineage(ledger, reads)
-        async for block in merge(
-            read_blocks(self.nc, streams(s.number)[0]),
-            read_blocks(self.nc, streams(s.number)[1], max(1, reads.first)),
-            reads_applied=max(0, reads.first - 1),
-        ):
-            if isinstance(block, Block):
-                await self._ledger_block(block, ledger.last)
-            else:
-                self._reads_block(block)
+        names = streams(s.number)
+        pruned = max(0, reads.first - 1)
+        both = merge(
+            read_blocks(self.nc, names[0], 1, ledger.last), read_blocks(self.nc, names[1], pruned + 1, reads.last), reads_applied=pruned
+        )
+        async with aclosing(both):
+            async for block in both:
+                if isinstance(block, Block):
+                    await self._ledger_block(block, ledger.last)
+                else:
+                    await self._reads_block(block)
         await self._flush()
         self._check_catalogs()
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
@@ -108,9 +112,8 @@ class Recovery:
             self._same_chain(section)
             rows.append((section.tenant, section.seq, decoded))
         s.ledger_seq = block.header.no
-        if s.lineage.positions.get("LEDGER", 0) < block.header.no:
-            await s.lineage.room()
-            s.lineage.put("LEDGER", block.header.no, ledger_rows(s.tenants, rows, block.header.no))
+        s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
+        await self._room()
         if self.count >= FLUSH_MEMORIES:
             await self._flush()
             self.progress(block.header.no, last)
@@ -125,7 +128,6 @@ class Recovery:
                 raise LedgerWentBack(f"The catalog of tenant {account} follows another ledger: {e.detail}.") from e
             set_aside(e.path, s.paths.aside(stamp()))
             t = s.open_tenant(account)
-        s.lineage.tenant_number(account)
         position = s.indexes[account].catalog.position
         if position is not None:
             self.stood[account] = position
@@ -154,7 +156,8 @@ class Recovery:
     def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
         embedder = self.shard.admission.embedder
         if e.enc != embedder.id or len(b.vector) != 2 * DIM:  # another encoder wrote it: the text is the truth
-            return embedder.encode([b.content])[0]
+            fresh: npt.NDArray[np.float32] = embedder.encode([b.content])[0]
+            return fresh
         return np.frombuffer(b.vector, "<f2").astype(np.float32)
 
     async def _flush(self) -> None:
@@ -169,8 +172,13 @@ class Recovery:
 
         await s.index.call(index)
 
+    async def _room(self) -> None:
+        """Let the lineage store catch up: its queue must not hold the whole ledger."""
+        while self.shard.lineage.backlog > BACKLOG_ROWS_MAX and self.shard.lineage.failed is None:
+            await asyncio.sleep(0.01)
+
     # --- READS ------------------------------------------------------------------------------------
-    def _reads_block(self, block: ReadsBlock) -> None:
+    async def _reads_block(self, block: ReadsBlock) -> None:
         s = self.shard
         s.reads_head.commit(block)
         records = []
@@ -183,8 +191,8 @@ class Recovery:
             records.append((t, decoded))
         self.records += len(records)
         s.reads_seq = block.header.no
-        if s.lineage.positions.get("READS", 0) < block.header.no:
-            s.lineage.put("READS", block.header.no, reads_rows(s.tenants, records))
+        s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
+        await self._room()
 
 
 def _note(event: E.AnyEvent, body: bytes | None) -> str:

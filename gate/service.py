@@ -26,7 +26,6 @@ from gate.ledger import events as E
 from gate.ledger.errors import LedgerError
 from gate.ledger.replay import stream_state
 from gate.model.embedder import StaticEmbedder
-from gate.model.network import Gate, GateUnavailable
 from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable, set_aside
@@ -92,14 +91,6 @@ def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
         return LineageStore(paths.lineage, identities)
 
 
-def load_gate() -> Gate | None:
-    try:
-        return Gate.load()
-    except GateUnavailable as e:
-        log.warning("no gate, policy alone: %s", e)
-        return None
-
-
 @asynccontextmanager
 async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
     """A shard replayed to the ledger's end, with its threads running; not serving yet."""
@@ -113,7 +104,7 @@ async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
         operator = paths.operator_jwt.read_text().strip()
         registry = verify_registry(paths.registry.read_text().strip(), operator)
         shard = Shard(
-            paths=paths, loop=loop, core_account=core, registry=registry, operator_jwt=operator, admission=Admission(StaticEmbedder(), load_gate()),
+            paths=paths, loop=loop, core_account=core, registry=registry, operator_jwt=operator, admission=Admission(StaticEmbedder(), None),
             lineage=lineage, stream_identity=states[0].identity,
         )  # fmt: skip
         shard.outbox = Outbox(nc)
@@ -203,9 +194,9 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
 def warm_up(shard: Shard) -> None:
     """First calls of torch, the tokenizer and numpy's lazy parts cost 5-10 ms each: pay them before `ready`."""
     embedder, gate = shard.admission.embedder, shard.admission.gate
-    vectors = embedder.encode(["warm up"] * 4)
+    embedder.encode(["warm up"] * 4)
     if gate is not None:
-        gate.warm_up(vectors)
+        gate.warm_up()
 
 
 def write_atomically(path: Path, text: str) -> None:

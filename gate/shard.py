@@ -12,11 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from bus import frames, subjects
-from bus.frames import Feed, Notice
+from bus.errors import Unavailable
+from bus.frames import Feed, FeedKind, Notice
 from bus.identity import RegistryEntry
 from gate.admin import Admin
 from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
+from gate.event_rows import EventRows
 from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
 from gate.index_thread import IndexThread
@@ -56,6 +58,7 @@ class Shard:
         self.stream_identity = stream_identity
         self.admission = admission
         self.lineage = lineage
+        self.event_rows = EventRows()
         self.tenants: dict[str, Tenant] = {}
         self.indexes: dict[str, TenantIndex] = {}
         self.heads, self.reads_head = Heads(), ReadsHead()
@@ -107,11 +110,10 @@ class Shard:
             await self.index.call(index.close)
             return self.tenants[account]
         self.indexes[account], self.tenants[account] = index, t
-        self.lineage.tenant_number(account)
         return t
 
     def tenant_number(self, t: Tenant) -> int:
-        return self.lineage.tenant_number(t.account)
+        return self.event_rows.numbers.get(t.account, -1)
 
     def _commit_catalogs(self) -> None:
         now = time.monotonic()
@@ -133,7 +135,7 @@ class Shard:
         for stream, seq in (("LEDGER", self.ledger_seq), ("READS", self.reads_seq)):
             try:
                 await self.lineage.wait(stream, seq, STORE_WAIT_S)
-            except TimeoutError:
+            except Unavailable:
                 raise Refused("store_behind") from None
 
     # --- out --------------------------------------------------------------------------------------
@@ -184,8 +186,8 @@ class Shard:
 
         fetched.add_done_callback(answer)
 
-    def feed(self, t: Tenant, project: str, cls: int, kind: str, found: Iterable[str]) -> None:
-        frame = Feed(project=project, classification=frames.CLASSIFICATIONS[cls], kind=kind, ids=list(found), position=t.position)  # type: ignore[arg-type]
+    def feed(self, t: Tenant, project: str, cls: int, kind: FeedKind, found: Iterable[str]) -> None:
+        frame = Feed(project=project, classification=frames.CLASSIFICATIONS[cls], kind=kind, ids=list(found), position=t.position)
         self.send(subjects.feed(t.account, project, frames.CLASSIFICATIONS[cls], kind), frames.encode(frame))
 
     def push_notice(self, t: Tenant, key: str, notice: Notice) -> None:

@@ -140,7 +140,7 @@ class _Run:
                 indexed = await s.index.call(lambda i=index: sum(p.n for p in i.projects.values()))  # type: ignore[misc]
                 if indexed != scratch.memories:
                     self.found(f"index of {account}: {indexed} memories, the ledger has {scratch.memories}")
-                counts = await s.lineage.counts(account)
+                counts = dict(await s.lineage.query("counts", {"tenant": s.tenant_number(live)}))
                 for table, expected in (("memory", scratch.memories), ("edge", scratch.down.edges)):
                     if counts.get(table, 0) != expected:
                         self.found(f"lineage store of {account}: {counts.get(table, 0)} rows in {table}, the ledger has {expected}")

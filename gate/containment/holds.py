@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import KINDS, Case, Hold, Member, Notice, Plan, Review
+from bus.frames import KINDS, Case, FeedKind, Hold, Member, Notice, NoticeKind, Plan, Review
 from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.config import PLAN_MS, SUSPECT_HOLD_MS
@@ -155,7 +155,7 @@ class Holds:
         c = t.columns
         return Member(
             id=t.memory_id(seq), agent=t.agents.all[int(c.actor[seq])].name, project=t.project_names[int(c.project[seq])],
-            kind=KINDS[int(c.kind[seq])], hops=hops, state=t.current(seq, self.shard.now_ms()),  # type: ignore[arg-type]
+            kind=KINDS[int(c.kind[seq])], hops=hops, state=t.current(seq, self.shard.now_ms()),
             mixed=self._mixed(t, seq, members) if members else False,
         )  # fmt: skip
 
@@ -210,7 +210,7 @@ class Holds:
     def _drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or it grew too much."""
         planned = np.frombuffer(record.members, "<i4")
-        added = np.setdiff1d(closure.nodes, planned).tolist()
+        added: list[int] = np.setdiff1d(closure.nodes, planned).tolist()
         changed = []
         if record.policy != t.policy:
             changed.append("policy")
@@ -316,16 +316,16 @@ class Holds:
         return s
 
     # --- telling ----------------------------------------------------------------------------------
-    def notice(self, t: Tenant, case: CaseState, kind: str, agent: Agent) -> Notice:
+    def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent) -> Notice:
         """What one agent is told: only ids that it was served itself."""
         bit = 1 << agent.number
         mine = [s for s in case.all_members().tolist() if t.served_to[s] & bit]
         return Notice(
-            notice=f"{case.text}.{kind}", kind=kind, agent=agent.keys[-1], case=case.text, ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],  # type: ignore[arg-type]
+            notice=f"{case.text}.{kind}", kind=kind, agent=agent.keys[-1], case=case.text, ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
             total=len(mine), position=t.position,
         )  # fmt: skip
 
-    def tell(self, t: Tenant, case: CaseState, kind: str) -> None:
+    def tell(self, t: Tenant, case: CaseState, kind: NoticeKind) -> None:
         for number in sorted(case.told):
             agent = t.agents.all[number]
             if (case.id, kind) in t.notices.get(number, {}):
@@ -333,7 +333,7 @@ class Holds:
                 for key in agent.keys:
                     self.shard.push_notice(t, key, frame)
 
-    def _feed(self, t: Tenant, case: CaseState, kind: str) -> None:
+    def _feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
         c = t.columns
         groups: dict[tuple[str, int], list[str]] = {}
         for s in case.all_members().tolist():
@@ -367,7 +367,7 @@ class Holds:
         seen = [s for s in everyone if may_see(p, s)]
         page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
         return Case(
-            agent=p.key, request_id=request_id, case=case.text, state=case.state, by=t.agents.all[case.agent].name, person=case.person,  # type: ignore[arg-type]
+            agent=p.key, request_id=request_id, case=case.text, state=case.state, by=t.agents.all[case.agent].name, person=case.person,
             why=case.why, roots=[t.memory_id(r) for r in case.roots if may_see(p, r)], count=len(everyone), joined=len(case.joined),
             added=added or [], members=[self.member(t, s, 0) for s in page], elsewhere=len(everyone) - len(seen),
             told=[t.agents.all[n].name for n in sorted(case.told)], acked=[t.agents.all[n].name for n in sorted(case.acked)],

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from bus.frames import NoticeKind
+
 EVENT_VERSION = 1
 
 # Edge kinds: index on disk. Append only.
@@ -145,13 +147,13 @@ class NoticeSent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="noti
     """To every agent that was served a member. kind: recall | released."""
 
     case: bytes
-    kind: str
+    kind: NoticeKind
     agents: list[bytes]
 
 
 class NoticeAcked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="notice_acked"):
     case: bytes
-    kind: str
+    kind: NoticeKind
     agent: bytes
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gate.model.embedder import Embedder
-from gate.model.features import Candidates as GateCandidates
-from gate.model.features import build_features
-from gate.model.network import Gate
 from gate.projections.catalog import Catalog
-from gate.state.columns import Columns
 from gate.state.tenant import Project, Tenant
 
 from . import policy
@@ -27,10 +23,27 @@ WITHHELD_MAX: Final = 64
 DAY_MS: Final = 86_400_000
 
 
+class Scorer(Protocol):
+    """A learned gate: how likely each candidate helps its question, 0..1. It may only lower a decision."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def threshold(self) -> float: ...
+
+    def score(
+        self, asks: list[Ask], vectors: npt.NDArray[np.float32], found: Candidates, memories: npt.NDArray[np.float32], rows: policy.Rows, now_ms: int
+    ) -> npt.NDArray[np.float32]:
+        """float32[candidates]; vectors float32[asks, d], memories float32[candidates, d]."""
+
+    def warm_up(self) -> None: ...
+
+
 class Admission:
     """Owns embedder and gate. `gate` None = policy alone, and every recall says so."""
 
-    def __init__(self, embedder: Embedder, gate: Gate | None) -> None:
+    def __init__(self, embedder: Embedder, gate: Scorer | None) -> None:
         self.embedder = embedder
         self.gate = gate
 
@@ -78,7 +91,7 @@ class Admission:
         c, seqs, owner = t.columns, found.seqs, found.owner
         rows, ask = _asked(t, project, asks, seqs, owner, now_ms)
         decision, reasons = policy.decide(rows, ask)
-        score, lowered = self._gate(project, index, vectors, found, rows, c, asks, now_ms)
+        score, lowered = self._gate(project, index, vectors, found, rows, asks, now_ms)
         if lowered is not None:
             hit = lowered & (decision < policy.RANK_DOWN)
             reasons |= hit.astype(np.int32) << policy.GATE_BIT
@@ -104,7 +117,7 @@ class Admission:
                 a.notes.append(NOTE_GATE_OFF)
 
     def _gate(
-        self, project: Project, index: ProjectIndex, vectors: npt.NDArray[np.float32], found: Candidates, rows: policy.Rows, c: Columns,
+        self, project: Project, index: ProjectIndex, vectors: npt.NDArray[np.float32], found: Candidates, rows: policy.Rows,
         asks: list[Ask], now_ms: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:  # fmt: skip
         """Scores, and which candidates the gate would lower; (zeros, None) when there is no gate."""
@@ -112,8 +125,7 @@ class Admission:
         if self.gate is None or project.settings.gate == "off":
             return np.zeros(n, np.float32), None
         try:
-            features = build_features(gate_candidates(found, rows, c, asks, now_ms))
-            score = self.gate.score(vectors, found.owner, index.vectors.gather(found.rows), features)
+            score = self.gate.score(asks, vectors, found, index.vectors.gather(found.rows), rows, now_ms)
         except Exception:  # a failing gate never costs an answer: policy alone
             log.exception("the gate failed; policy alone")
             self.gate = None
@@ -169,8 +181,4 @@ def _shadow(decision: npt.NDArray[np.int8], reasons: npt.NDArray[np.int32], a: A
     if bool(((decision != policy.ADMIT) & ~hard).any()) and NOTE_SHADOW not in a.notes:
         a.notes.append(NOTE_SHADOW)
     return np.where(hard, decision, np.int8(policy.ADMIT))
-
-
-def gate_candidates(found: Candidates, rows: policy.Rows, c: Columns, asks: list[Ask], now_ms: int) -> GateCandidates:
-    raise NotImplementedError
 

@@ -49,19 +49,35 @@ Ints = npt.NDArray[Any]
 class Rows:
     """The candidates' columns, gathered once. `authority`: written by a role that may set rules."""
 
-    __slots__ = (
-        "actor", "authority", "cls", "comp", "eff", "expires", "floor", "held", "kind", "nosrc", "opt_out", "origin", "project",
-        "readers", "review", "scope", "sens", "superseded_at", "task", "task_state", "user", "valid_from", "valid_until", "written",
-    )  # fmt: skip
+    project: Ints
+    kind: Ints
+    origin: Ints
+    cls: Ints
+    sens: Ints
+    eff: Ints
+    floor: Ints
+    actor: Ints
+    held: Ints
+    readers: Ints
+    opt_out: Bools
+    nosrc: Bools
+    review: Ints
+    task_state: Ints
+    expires: Ints
+    valid_from: Ints
+    valid_until: Ints
+    written: Ints
 
     def __init__(self, c: Columns, seqs: npt.NDArray[np.int32], authority: npt.NDArray[np.bool_]) -> None:
-        for name in self.__slots__:
-            if name not in ("authority", "superseded_at"):
-                setattr(self, name, getattr(c, name)[seqs])
+        for name in _GATHERED:
+            setattr(self, name, getattr(c, name)[seqs])
         by = c.superseded[seqs]
         effective = (by != 0) & (c.held[by] == 0)  # a held superseder lets its predecessor be current again
-        self.superseded_at = np.where(effective, c.superseded_ms[seqs], np.int64(1 << 62))
+        self.superseded_at: Ints = np.where(effective, c.superseded_ms[seqs], np.int64(1 << 62))
         self.authority = authority[self.actor]
+
+
+_GATHERED: Final = tuple(Rows.__annotations__)
 
 
 class Ask(NamedTuple):
@@ -88,7 +104,8 @@ class Rule(NamedTuple):
 
 
 def _floor(r: Rows, a: Ask) -> Ints:
-    return FLOORS[a.intent, a.risk]
+    floor: Ints = FLOORS[a.intent, a.risk]
+    return floor
 
 
 def _trust(r: Rows, a: Ask) -> Ints:
@@ -105,7 +122,8 @@ def _in_band(r: Rows, a: Ask) -> Bools:
 
 
 def _authority(r: Rows) -> Bools:
-    return np.isin(r.kind, AUTHORITY_KINDS) & ~r.authority & (r.review != REVIEW_ACCEPTED)
+    unreviewed: Bools = np.isin(r.kind, AUTHORITY_KINDS) & ~r.authority & (r.review != REVIEW_ACCEPTED)
+    return unreviewed
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -165,7 +183,7 @@ def constraints(rows: Rows, ask: Ask, decision: npt.NDArray[np.int8]) -> npt.NDA
     unbound = ((rows.origin == EXTERNAL) & (ask.risk >= WRITES_LOCAL)) | summary | ask.past
     first = _authority(rows) | ((rows.sens == HIGH) & (ask.intent >= INTENTS.index("send")))
     bits = cite.astype(np.int8) | confirm.astype(np.int8) << 1 | unbound.astype(np.int8) << 2 | first.astype(np.int8) << 3
-    return bits.astype(np.int8)
+    return np.asarray(bits, np.int8)
 
 
 def codes(bits: int) -> list[str]:

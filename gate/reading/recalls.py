@@ -15,7 +15,6 @@ from gate import ids
 from gate.config import QUERY_BATCH_MAX, READS_BLOCK_RECORDS_MAX
 from gate.ledger import events as E
 from gate.ledger.block import Record
-from gate.lineage_rows import reads_rows
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
 
@@ -115,7 +114,7 @@ class Recalls:
         seq = await s.reads.append(data)
         s.reads_head.commit(block)
         s.reads_seq = seq
-        s.lineage.put("READS", seq, reads_rows(s.tenants, [(t, r) for t, r, _ in batch]))
+        s.lineage.put("READS", seq, s.event_rows.reads([(t, r) for t, r, _ in batch]))
 
     def _answer(self, t: Tenant, a: Ask) -> None:
         """Synchronous: the look, then the connection's buffer."""

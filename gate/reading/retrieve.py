@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.frames import CLASSIFICATIONS, KINDS, ORIGINS, SCOPES, TASK_STATES
-from gate.model.embedder import DIM
 from gate.projections.lexical import LexicalIndex, terms
-from gate.projections.vectors import ProjectVectors
+from gate.projections.vectors import DIM, ProjectVectors
 from gate.state.columns import Columns
 from gate.state.tenant import Project, Tenant
 
@@ -89,7 +88,9 @@ def _users_ok(t: Tenant, c: Columns, seqs: Seqs, a: Ask) -> Mask:
     if p.user_hash:
         own = t.users.find(p.user_hash)
         ok: Mask = c.user[seqs] == (own if own else -1)
-        return ok & (c.user[seqs] == a.user) if a.user else ok
+        if a.user:
+            ok &= c.user[seqs] == a.user
+        return ok
     mine: Mask = (c.user[seqs] == a.user) & (c.actor[seqs] == p.agent.number) if a.user else np.zeros(len(seqs), np.bool_)
     return mine
 
@@ -110,19 +111,21 @@ def _filter(t: Tenant, c: Columns, seqs: Seqs, key: str, values: frozenset[str])
         numbers = [agent.number for v in values if (agent := t.agents.by_name.get(v))]
     else:
         numbers = [names.index(v) for v in values]
-    return np.isin(column[seqs], numbers)
+    found: Mask = np.isin(column[seqs], numbers)
+    return found
 
 
 def usable(c: Columns, seqs: Seqs, now_ms: int) -> Mask:
     """Rows that stored facts do not rule out now: not held, current, in time."""
     by = c.superseded[seqs]
-    return (
+    ok: Mask = (
         (c.held[seqs] == 0)
         & ((by == 0) | (c.held[by] != 0))
         & (c.expires[seqs] > now_ms)
         & (c.valid_until[seqs] > now_ms)
         & (c.valid_from[seqs] <= now_ms)
     )
+    return ok
 
 
 def candidates(t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], now_ms: int) -> tuple[Candidates, list[list[int]]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from bus.frames import CaseStatus
 from gate import ids
 
 
@@ -20,7 +21,7 @@ class CaseState:
     members: npt.NDArray[np.int32]  # ascending, as sealed
     opened_ms: int
     kinds: tuple[int, ...]  # edge kinds that were followed
-    state: str = "pending"  # pending | open | released
+    state: CaseStatus = "pending"
     position: int = 0
     suspects: int = 0
     until_ms: int = 0

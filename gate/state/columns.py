@@ -72,7 +72,7 @@ class Columns:
 
     def _grow(self, capacity: int) -> None:
         for name, dtype in self._TYPES.items():
-            new = np.zeros(capacity, dtype)
+            new: Array = np.zeros(capacity, dtype)
             if name == "kind":
                 new[:] = -1
             if self.capacity:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bus.frames import NoticeKind, State
 from gate import ids
 from gate.config import DAY_MS, ProjectSettings, decode_settings
 from gate.containment.closure import Adjacency
@@ -65,7 +66,7 @@ class Tenant:
         self.parts: dict[bytes, list[E.CasePart]] = {}
         self.idem: dict[bytes, int] = {}
         self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
-        self.notices: dict[int, dict[tuple[bytes, str], int]] = {}  # agent number → open notices → ms
+        self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
         self.held_total = 0
@@ -115,7 +116,7 @@ class Tenant:
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
 
     # --- facts ------------------------------------------------------------------------------------
-    def current(self, seq: int, now_ms: int) -> str:
+    def current(self, seq: int, now_ms: int) -> State:
         """The derived state of a memory: erased > held > retracted > expired > superseded > active."""
         c = self.columns
         if c.held[seq]:

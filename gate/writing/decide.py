@@ -20,7 +20,7 @@ from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
 from .lineage import Evidence, Text
-from .screen import HELD_SCORE, NOTED_SCORE, Screening
+from .screen import HELD_FROM, NOTED_FROM, Screening
 from .trust import Own, capped_origin, join
 from .validate import Checked
 
@@ -97,7 +97,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     holds = _flow(t, p.project, mine, comp, cls)
     if len(stamp.readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in stamp.readers):
         holds.append("readers_too_complex")
-    kind = "screen" if w.screening.score >= HELD_SCORE else "noted" if w.screening.score >= NOTED_SCORE else ""
+    kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
     supersedes, contradicts = _supersede(w, stamp.trust, stamp.origin, now_ms)
     if contradicts:

@@ -33,6 +33,7 @@ SERVED_EDGES_MAX: Final = 8
 COPIED_EDGES_MAX: Final = 32
 FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
 HALF_LIFE_MS: Final = 30 * 60_000
+OWN_TERMS_MAX: Final = 65_536
 NEAREST: Final = 64  # served candidates looked at, by cosine
 _IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
 _SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
@@ -103,7 +104,8 @@ class ContextText:
 
     def wrote(self, text: Text) -> None:
         """The writer's own text: terms that it was not served before are its own from now on."""
-        self._own |= {t for t in text.terms if t not in self._having}
+        if len(self._own) < OWN_TERMS_MAX:  # beyond it nothing more is explained: more copies, never fewer
+            self._own |= {t for t in text.terms if t not in self._having}
 
     def compact(self, served: Mapping[int, Mark]) -> None:
         """Forget what fell out of the context's window."""
@@ -172,11 +174,12 @@ class ContextText:
 def _served(mark: Mark, cosine: float, now_ms: int, run: bytes, task: bytes) -> float:
     """Confidence that something served was used: nearness in time alone (at most .35) never joins."""
     age = max(0, now_ms - mark.ms)
+    recency: float = 2.0 ** (-age / HALF_LIFE_MS)
     return (
         0.05
         + 0.10 * (bool(run) and mark.run == run)
         + 0.05 * (bool(task) and mark.task == task)
-        + 0.15 * 2.0 ** (-age / HALF_LIFE_MS)
+        + 0.15 * recency
         + 0.50 * min(1.0, max(0.0, (cosine - 0.3) / 0.6))
     )
 

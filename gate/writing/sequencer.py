@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bus import frames, subjects
-from bus.frames import CLASSIFICATIONS, ORIGINS, Receipt, Redaction
+from bus import frames
+from bus.frames import CLASSIFICATIONS, ORIGINS, FeedKind, Receipt, Redaction
 from gate import ids
 from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX
 from gate.index_state import NewMemory
 from gate.ledger import events as E
 from gate.ledger.block import body_hash
 from gate.ledger.errors import LedgerFull
-from gate.lineage_rows import ledger_rows
 from gate.projections.catalog import MemoryRow
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
@@ -213,7 +212,8 @@ class Sequencer:
             t = s.tenants[section.tenant]
             for at, x in enumerate(stored, section.seq):
                 t.apply(at, x.event, x.note)
-        s.lineage.put("LEDGER", seq, ledger_rows(s.tenants, [(x.tenant, x.seq, [y.event for y in events[x.tenant]]) for x in block.sections], seq))
+        sections = [(x.tenant, x.seq, [y.event for y in events[x.tenant]]) for x in block.sections]
+        s.lineage.put("LEDGER", seq, s.event_rows.ledger(s.tenants, sections, seq))
         self.blocks += 1
         self.events += sum(map(len, events.values()))
         return {a: [meta for meta, _ in p] for a, p in payloads.items()}
@@ -226,7 +226,12 @@ class Sequencer:
             chain = s.heads.head(account)
             new = [_new_memory(t, w, meta) for w, meta in zip(ws, metas[account], strict=True)]
             jobs.append((s.indexes[account], new, ledger_seq, ws[-1].seq, chain.hash))
-        await s.index.call(lambda: [index.apply(new, at, last, chain) for index, new, at, last, chain in jobs])
+
+        def index() -> None:
+            for tenant_index, new, at, last, chain in jobs:
+                tenant_index.apply(new, at, last, chain)
+
+        await s.index.call(index)
         for account, ws in by.items():
             t = s.tenants[account]
             for w in ws:
@@ -241,7 +246,7 @@ class Sequencer:
 
     def _feed(self, t: Tenant, ws: Sequence[Write]) -> None:
         """One frame per project, classification and kind. User-scope and held-at-write memories aren't fed."""
-        groups: dict[tuple[str, int, str], list[str]] = {}
+        groups: dict[tuple[str, int, FeedKind], list[str]] = {}
         for w in ws:
             e = w.event
             assert e is not None
@@ -288,9 +293,9 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -
     agent = t.agents.by_id[e.agent]
     reasons = [*e.holds, *e.reasons] or ["within_policy"]
     return Receipt(
-        agent=key, project=e.project, id=ids.text("mem_", e.id), state=t.current(seq, now_ms), searchable=True,  # type: ignore[arg-type]
-        trust=int(t.columns.eff[seq]) / 1000, trust_floor=e.floor / 1000, origin=ORIGINS[e.origin],  # type: ignore[arg-type]
-        classification=CLASSIFICATIONS[e.class_], actor=agent.actor(e.key), reasons=reasons,  # type: ignore[arg-type]
+        agent=key, project=e.project, id=ids.text("mem_", e.id), state=t.current(seq, now_ms), searchable=True,
+        trust=int(t.columns.eff[seq]) / 1000, trust_floor=e.floor / 1000, origin=ORIGINS[e.origin],
+        classification=CLASSIFICATIONS[e.class_], actor=agent.actor(e.key), reasons=reasons,
         redactions=[Redaction(type=str(kind), start=int(a), end=int(b)) for kind, a, b in e.red],
         parents=[t.memory_id(x.parent) for x in e.edges], position=seq,
     )  # fmt: skip
@@ -298,10 +303,6 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -
 
 def _addressed(r: Receipt, request_id: str, duplicate: bool) -> Receipt:
     return msgspec.structs.replace(r, request_id=request_id, duplicate=duplicate)
-
-
-def subject_of_feed(account: str, project: str, cls: int, kind: str) -> str:
-    return subjects.feed(account, project, CLASSIFICATIONS[cls], kind)
 
 
 def wall_ms() -> int:

@@ -126,8 +126,6 @@ def test_a_slow_replay_of_large_blocks_holds_two_batches_at_most(tmp_path: Path)
 
     asyncio.run(scenario())
 
-    asyncio.run(scenario())
-
 
 def test_stream_state_tells_ends_size_and_identity(tmp_path: Path) -> None:
     async def scenario() -> None:

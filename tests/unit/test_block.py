@@ -9,8 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gate.ledger.block import (
-    ZERO_HASH, Block, Header, Payload, ReadsBlock, ReadsHeader, Record, Section, body_hash, decode, decode_reads, encode,
-    encode_reads, make_section, members_digest, pack_members, strip, unpack_members,
+    ZERO_HASH,
+    Block,
+    Header,
+    Payload,
+    ReadsBlock,
+    ReadsHeader,
+    Record,
+    Section,
+    body_hash,
+    decode,
+    decode_reads,
+    encode,
+    encode_reads,
+    make_section,
+    members_digest,
+    pack_members,
+    strip,
+    unpack_members,
 )  # fmt: skip
 from gate.ledger.chain import Head, Heads, ReadsHead
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack

@@ -1,7 +1,7 @@
 -- name: closure_down
 -- Everything derived from the roots ($roots, included) over edges of $kinds within $hops, each once with its least depth.
 WITH RECURSIVE reached(node, depth) USING KEY (node) AS (
-    SELECT DISTINCT unnest($roots), 0
+    SELECT DISTINCT unnest($roots::INTEGER[]), 0
     UNION
     SELECT e.dst, min(r.depth) + 1
     FROM reached r JOIN edge e ON e.src = r.node
@@ -14,7 +14,7 @@ SELECT node, depth FROM reached ORDER BY node;
 -- name: closure_up
 -- Everything that the roots ($roots, included) derive from over edges of $kinds within $hops, each once with its least depth.
 WITH RECURSIVE reached(node, depth) USING KEY (node) AS (
-    SELECT DISTINCT unnest($roots), 0
+    SELECT DISTINCT unnest($roots::INTEGER[]), 0
     UNION
     SELECT e.src, min(r.depth) + 1
     FROM reached r JOIN edge e ON e.dst = r.node
@@ -29,7 +29,7 @@ SELECT node, depth FROM reached ORDER BY node;
 SELECT r.ms, r.id, r.agent, r.project, r.verb, r.intent, r.risk, s.memory, s.decision, s.reasons,
        EXISTS (FROM withdrawn w WHERE w.tenant = s.tenant AND w.recall = s.recall AND w.memory = s.memory) AS withdrawn
 FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
+WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
 ORDER BY r.ms DESC, r.id DESC, s.memory
 LIMIT $most;
 
@@ -49,7 +49,7 @@ SELECT ms, agent, project, ctx, epoch, ctx_seq, verb, intent, risk FROM recall W
 -- Agents that were served any of $memories (and it wasn't withdrawn), with the number of recalls and the time of the last.
 SELECT r.agent, count(DISTINCT r.id) AS recalls, max(r.ms) AS last_ms
 FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
+WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
   AND NOT EXISTS (FROM withdrawn w WHERE w.tenant = s.tenant AND w.recall = s.recall AND w.memory = s.memory)
 GROUP BY r.agent
 ORDER BY r.agent;
@@ -60,7 +60,7 @@ SELECT m.seq, m.id, m.agent, m.project, m.ms
 FROM memory m JOIN (
     SELECT r.ctx, r.epoch, min(r.ctx_seq) AS first
     FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-    WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
+    WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
     GROUP BY r.ctx, r.epoch
 ) x ON m.ctx = x.ctx AND m.epoch = x.epoch AND m.ctx_seq >= x.first
 WHERE m.tenant = $tenant

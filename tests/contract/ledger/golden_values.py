@@ -1,7 +1,7 @@
 """The values behind the golden files: every event, body and READS record, blocks of both streams, and their hashes.
 
-`python -m tests.contract.ledger.golden_values` writes the files of new values. It never touches one that exists: bytes that are in
-a ledger somewhere don't change; a new field comes last and has a default, a new meaning gets a new tag or version.
+`python -m tests.contract.ledger.golden_values` writes the files of new values. It never touches one that exists: bytes that are
+in a ledger somewhere don't change; a new field comes last and has a default, a new meaning gets a new tag or version.
 """
 
 from __future__ import annotations
@@ -10,8 +10,19 @@ from pathlib import Path
 
 from gate.ledger import events as E
 from gate.ledger.block import (
-    ZERO_HASH, Header, ReadsHeader, Record, body_hash, decode, decode_reads, encode, encode_reads, make_section, members_digest,
-    pack_members, strip,
+    ZERO_HASH,
+    Header,
+    ReadsHeader,
+    Record,
+    body_hash,
+    decode,
+    decode_reads,
+    encode,
+    encode_reads,
+    make_section,
+    members_digest,
+    pack_members,
+    strip,
 )  # fmt: skip
 from gate.ledger.chain import Heads
 
@@ -76,6 +87,7 @@ EVENTS: dict[str, E.AnyEvent] = {
         by="U1",
     ),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
+    "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
 }  # fmt: skip
 
 RECORDS: dict[str, E.AnyRecord] = {

@@ -1,0 +1,104 @@
+"""Who is in a home: tenants, their projects, their agents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .call import Call
+from .command import command, group
+from .output import facts, print_json, show, table
+from .render import render_untrusted
+
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
+
+
+def register(app: typer.Typer) -> None:
+    tenants = group(app, "tenant", "Add and list tenants.")
+    command(tenants, "add", example="cordon tenant add acme")(tenant_add)
+    command(tenants, "list", example="cordon tenant list")(tenant_list)
+    projects = group(app, "project", "Add and list a tenant's projects.")
+    command(projects, "add", example="cordon project add acme p1")(project_add)
+    command(projects, "list", example="cordon project list acme")(project_list)
+    agents = group(app, "agent", "Add and list a tenant's agents.")
+    command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
+    command(agents, "list", example="cordon agent list acme")(agent_list)
+
+
+def tenant_add(call: Call, name: Name) -> int | None:
+    """Add a tenant: an account of its own, which nothing crosses."""
+    done = call.ask_control(lambda control: control.tenant_add(name))
+    return _told(call, done, f"tenant {name} is there; next: cordon project add {name} PROJECT")
+
+
+def tenant_list(call: Call) -> int | None:
+    """List the home's tenants."""
+    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "account"))
+
+
+def project_add(call: Call, tenant: TenantName, name: Name) -> int | None:
+    """Add a project to a tenant."""
+    done = call.ask_control(lambda control: control.project_add(tenant, name))
+    return _told(call, done, f"project {name} of {tenant} is there; next: cordon agent add {tenant} AGENT --project {name}")
+
+
+def project_list(call: Call, tenant: TenantName) -> int | None:
+    """List a tenant's projects."""
+    return _listed(call, "projects", call.ask_control(lambda control: control.project_list(tenant)), ("name",))
+
+
+def agent_add(
+    call: Call,
+    tenant: TenantName,
+    name: Name,
+    project: Annotated[list[str], typer.Option("--project", metavar="NAME", help="A project it may use (repeatable).")] = [],  # noqa: B006
+    role: Annotated[
+        str, typer.Option(help="agent, ingest, user_gateway, user_session, supervisor, operator or auditor.")
+    ] = "agent",
+    see: Annotated[list[str], typer.Option(metavar="CLASS", help="public, internal, restricted (repeatable).")] = [],  # noqa: B006
+    tool: Annotated[list[str], typer.Option(metavar="NAME", help="A registered tool (repeatable).")] = [],  # noqa: B006
+    person: Annotated[str, typer.Option(metavar="NAME", help="Who answers for it.")] = "",
+    user: Annotated[str, typer.Option(metavar="ID", help="The end user of a user_session.")] = "",
+    ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the credential lives.")] = None,
+) -> int | None:
+    """Add an agent and write its credential file. Names are never reused."""
+    made = call.ask_control(
+        lambda control: control.agent_add(
+            tenant, name, role=role, projects=project, see=see, tools=tool, person=person, user=user, ttl=ttl
+        )
+    )
+    if call.json:
+        print_json(made)
+        return None
+    show(facts({"agent": f"{tenant}/{name} ({role})", "id": made["agent_id"], "key": made["key"], "creds": made["creds"]}))
+    return None
+
+
+def agent_list(call: Call, tenant: TenantName) -> int | None:
+    """List a tenant's agents."""
+    rows = call.ask_control(lambda control: control.agent_list(tenant))
+    return _listed(call, "agents", rows, ("name", "role", "agent_id", "projects"))
+
+
+def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:
+    if call.json:
+        print_json(done)
+    else:
+        show(render_untrusted(sentence))
+    return None
+
+
+def _listed(call: Call, noun: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> int | None:
+    if call.json:
+        print_json({noun: rows})
+    elif not rows:
+        show(f"no {noun} yet")
+    else:
+        show(table(columns, [[_cell(row.get(column)) for column in columns] for row in rows]))
+    return None
+
+
+def _cell(value: Any) -> str:
+    return render_untrusted(", ".join(map(str, value)) if isinstance(value, list) else str(value if value is not None else ""))

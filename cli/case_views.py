@@ -1,0 +1,114 @@
+"""Plans and cases for people. Who, why and any revealed text come from others: all through render_untrusted."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import sys
+from typing import TYPE_CHECKING, Final
+
+from .output import STATE_STYLES, facts, short, show, styled, table
+from .render import render_untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bus import Case, Member, Plan
+
+MEMBERS_SHOWN: Final = 50
+
+
+def show_plan(plan: Plan) -> None:
+    """A plan, and the command that applies it."""
+    show(
+        facts(
+            {
+                "plan": f"{short(plan.plan)}, good until {plan.expires_at}",
+                "would hold": _count(plan.count, plan.elsewhere),
+                "by agent": _counts(plan.by_agent),
+                "by project": _counts(plan.by_project),
+                "by kind": _counts(plan.by_kind),
+                "by depth": _counts(plan.by_depth),
+                "mixed lineage": str(plan.mixed),
+                "held already": str(plan.already_held),
+                "contexts exposed": str(plan.contexts_exposed),
+                "to be told": ", ".join(render_untrusted(a) for a in plan.agents_to_tell) or "nobody",
+                "reads lost": str(plan.reads_lost),
+            }
+        )
+    )
+    show_members(plan.members)
+    if plan.suspects:
+        show("suspects, held only with --suspects:")
+        show_members(plan.suspects)
+    show(f"apply it: cordon hold --plan {plan.plan} -m REASON")
+
+
+def show_case(case: Case, *, csv: bool = False) -> None:
+    """A case with its members; csv: the members alone, for a spreadsheet."""
+    if csv:
+        _members_csv(case.members)
+        return
+    told = f"{len(case.acked)} of {len(case.told)} have acknowledged" if case.told else "nobody"
+    pairs = {
+        "case": case.case,
+        "state": styled(case.state, STATE_STYLES),
+        "by": render_untrusted(case.by + (f" for {case.person}" if case.person else "")),
+        "why": render_untrusted(case.why),
+        "roots": " ".join(short(r) for r in case.roots),
+        "members": _count(case.count, case.elsewhere) + (f", {case.joined} joined later" if case.joined else ""),
+        "added since the plan": " ".join(short(a) for a in case.added) or "none",
+        "told": told,
+        "opened": case.opened_at,
+    }
+    if case.released_at:
+        pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
+    show(facts(pairs))
+    show_members(case.members)
+
+
+def show_cases(cases: Sequence[Case]) -> None:
+    if not cases:
+        show("no cases")
+        return
+    rows = [
+        (
+            short(c.case), styled(c.state, STATE_STYLES), str(c.count), c.opened_at, render_untrusted(c.by),
+            render_untrusted(c.why, 120),
+        )
+        for c in cases
+    ]  # fmt: skip
+    show(table(("case", "state", "members", "opened", "by", "why"), rows))
+
+
+def show_members(members: Sequence[Member]) -> None:
+    """The first of them; --json has all."""
+    if not members:
+        return
+    rows = [
+        (
+            str(m.hops), short(m.id), render_untrusted(m.agent), render_untrusted(m.project), m.kind,
+            styled(m.state, STATE_STYLES), "mixed" if m.mixed else "",
+            "" if m.confidence is None else f"{m.confidence:.2f}",
+            render_untrusted(m.content or "", 200),
+        )
+        for m in members[:MEMBERS_SHOWN]
+    ]  # fmt: skip
+    show(table(("hops", "id", "agent", "project", "kind", "state", "lineage", "conf.", "text"), rows))
+    if len(members) > MEMBERS_SHOWN:
+        show(f"… and {len(members) - MEMBERS_SHOWN:,} more: --json has all")
+
+
+def _members_csv(members: Sequence[Member]) -> None:
+    out = csv_format.writer(sys.stdout)
+    out.writerow(("hops", "id", "agent", "project", "kind", "state", "mixed", "text"))
+    for m in members:
+        agent, project, text = (render_untrusted(t, 1 << 17, form="cell") for t in (m.agent, m.project, m.content or ""))
+        out.writerow((m.hops, m.id, agent, project, m.kind, m.state, m.mixed, text))
+
+
+def _count(count: int, elsewhere: int) -> str:
+    return f"{count:,}" + (f", {elsewhere:,} of them in projects you may not see" if elsewhere else "")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{render_untrusted(name)} {n:,}" for name, n in counts.items()) or "none"

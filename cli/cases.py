@@ -1,0 +1,148 @@
+"""Containment: plan and apply a hold, release it, review what was held at write, look at cases."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from .call import Call
+from .case_views import show_case, show_cases, show_plan
+from .command import Message, command, group
+from .exits import NAMES, Exit, usage
+from .output import note, print_json, progress, show
+
+CaseId = Annotated[str, typer.Argument(metavar="CASE", help="A case: full id, or its last 8 characters.")]
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "hold", example="cordon hold 7h2k9x1q --dry-run --as acme/ops")(hold)
+    command(app, "release", example="cordon release 3m5n8p2r -m 'false alarm' --as acme/ops")(release)
+    command(app, "review", example="cordon review 7h2k9x1q --accept -m 'checked' --as acme/ops")(review)
+    cases = group(app, "case", "List and show cases.")
+    command(cases, "list", example="cordon case list --as acme/ops")(case_list)
+    command(cases, "show", example="cordon case show 3m5n8p2r --as acme/ops")(case_show)
+
+
+def hold(
+    call: Call,
+    selector: Annotated[list[str], typer.Argument(metavar="[SELECTOR]…", help="Ids, agent:NAME, run:LABEL or source:URI.")] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would hold; change nothing.")] = False,
+    plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan that a dry run showed.")] = "",
+    now: Annotated[bool, typer.Option("--now", help="Plan and apply at once.")] = False,
+    suspects: Annotated[bool, typer.Option("--suspects", help="Hold probable descendants too.")] = False,
+    message: Message = "",
+) -> int | None:
+    """Hold memories and all that came from them. Exit 3 if the plan is stale."""
+    _check_one_way(selector, dry_run, plan, now, suspects)
+    if dry_run:
+        with progress("computing what came from it"):
+            planned = call.ask_desk(lambda desk: desk.plan(selector, suspects))
+        if call.json:
+            print_json(planned)
+        else:
+            show_plan(planned)
+        return None
+    reason = required_message(message)
+    with progress("holding"):
+        if plan:
+            case = call.ask_desk(lambda desk: desk.apply(plan, reason))
+        else:
+            case = call.ask_desk(lambda desk: desk.hold_now(selector, reason, suspects))
+    if call.json:
+        print_json(case)
+    else:
+        show_case(case)
+    if case.state == "pending":
+        note(f"cordon: {NAMES[Exit.INCOMPLETE]}: all is held, the ledger has not confirmed it yet: see `cordon case show`.")
+        return Exit.INCOMPLETE
+    return None
+
+
+def release(call: Call, case: CaseId, message: Message = "") -> int | None:
+    """Remove exactly this case's holds."""
+    reason = required_message(message)
+    released = call.ask_desk(lambda desk: desk.release(case, reason))
+    if call.json:
+        print_json(released)
+    else:
+        show_case(released)
+    return None
+
+
+def review(
+    call: Call,
+    id: Annotated[str, typer.Argument(metavar="ID", help="A memory that was held when it was written.")],
+    accept: Annotated[bool, typer.Option("--accept", help="It may be read.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="It never will.")] = False,
+    message: Message = "",
+) -> int | None:
+    """Decide on a memory that was held when it was written."""
+    if accept == reject:
+        raise usage("Decide: --accept or --reject.", reason="verdict_missing")
+    verdict: Literal["accept", "reject"] = "accept" if accept else "reject"
+    reason = required_message(message)
+    done = call.ask_desk(lambda desk: desk.review(id, verdict, reason))
+    if call.json:
+        print_json(done)
+    else:
+        show(f"{verdict}ed")
+    return None
+
+
+def case_list(call: Call) -> int | None:
+    """List the tenant's cases."""
+    cases = call.ask_desk(lambda desk: desk.cases())
+    if call.json:
+        print_json({"cases": cases})
+    else:
+        show_cases(cases)
+    return None
+
+
+def case_show(
+    call: Call,
+    case: CaseId,
+    csv: Annotated[bool, typer.Option("--csv", help="Its members as CSV.")] = False,
+) -> int | None:
+    """Show a case: who, why, roots, members."""
+    found = call.ask_desk(lambda desk: desk.case(case))
+    if call.json:
+        print_json(found)
+    else:
+        show_case(found, csv=csv)
+    return None
+
+
+def required_message(message: str) -> str:
+    """-m, which the record needs; exit 2 without it."""
+    from bus.limits import MESSAGE_CHARS_MAX
+
+    if not message.strip():
+        raise usage(
+            "A reason is required: it stays in the record.", reason="message_missing", field="message", advice="Say why with -m."
+        )
+    if len(message) > MESSAGE_CHARS_MAX:
+        raise usage(
+            f"The reason has {len(message):,} characters; {MESSAGE_CHARS_MAX:,} is the most.",
+            reason="too_long",
+            field="message",
+            advice="Shorten it.",
+        )
+    return message
+
+
+def _check_one_way(selector: list[str], dry_run: bool, plan: str, now: bool, suspects: bool) -> None:
+    if [dry_run, bool(plan), now].count(True) != 1:
+        raise usage("Say how: --dry-run, --plan ID or --now.", reason="hold_how", advice="--dry-run changes nothing.")
+    if plan and (selector or suspects):
+        raise usage(
+            "A plan already says what to hold.", reason="hold_how", advice="Give --plan ID without selectors or --suspects."
+        )
+    if not plan and not selector:
+        raise usage(
+            "Nothing was named to hold.",
+            reason="selector_empty",
+            field="selector",
+            advice="Give ids, agent:NAME, run:LABEL or source:URI.",
+        )

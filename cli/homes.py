@@ -1,0 +1,128 @@
+"""A home's life: up, down, status, and who the next commands act as (use)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .call import Call, parse_principal
+from .command import command
+from .exits import NAMES, Exit, Failure, usage
+from .output import facts, note, print_json, progress, show
+from .render import render_untrusted
+
+if TYPE_CHECKING:
+    from broker_config.home import Home
+    from broker_config.status import Status
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "up", example="cordon up --detach")(up)
+    command(app, "down", example="cordon down")(down)
+    command(app, "status", example="cordon status --json")(status)
+    command(app, "use", example="cordon use acme/writer --project p1")(use)
+
+
+def up(
+    call: Call,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+) -> int | None:
+    """Start broker and gatekeeper; the first time it makes the home."""
+    if detach:
+        return _told(call, ensure_up(call.home))
+    from broker_config.supervisor import start
+
+    return _told(call, start(call.home, detach=False, on_line=None if call.json else note))
+
+
+def ensure_up(home: Home) -> Status:
+    """The running home: started in the background, unless it is up already."""
+    from broker_config.supervisor import read_status, start
+
+    running = read_status(home)
+    if running is not None and running.state == "ready":
+        return running
+    with progress("starting broker and gatekeeper"):
+        return start(home, detach=True)
+
+
+def down(call: Call) -> int | None:
+    """Stop every process of the home; harmless if none runs."""
+    from broker_config.supervisor import stop
+
+    home = call.existing_home()
+    with progress("stopping"):
+        stopped = stop(home)
+    if call.json:
+        print_json({"home": str(home.path), "stopped": stopped})
+    else:
+        show(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+    return None
+
+
+def status(call: Call) -> int | None:
+    """What runs, where, and how far it is. Exit 6 if the home is not ready."""
+    from broker_config.status import Status
+    from broker_config.supervisor import last_status, read_status
+
+    home = call.existing_home()
+    now = read_status(home)
+    if now is None:
+        last = last_status(home)
+        since, error = (last.since, last.error) if last else ("", None)
+        now = Status(url=home.url, pids={}, state="stopped", since=since, error=error)
+    gatekeeper: dict[str, Any] = {}
+    if now.state == "ready":
+        gatekeeper = call.ask_control(lambda control: control.status())
+    return _told(call, now, gatekeeper)
+
+
+def use(
+    call: Call,
+    principal: Annotated[str, typer.Argument(metavar="TENANT/AGENT", help="Who the next commands act as.")],
+) -> int | None:
+    """Choose who, and in which project, the next commands act as."""
+    from dataclasses import replace
+
+    from broker_config.home import Current
+
+    tenant, agent = parse_principal(principal, "use")
+    chosen = replace(call, principal=principal).credential()
+    if call.project and call.project not in chosen.projects:
+        raise usage(
+            f"{principal} has no project {call.project!r}.",
+            reason="project_unknown",
+            field="project",
+            advice=f"It has: {', '.join(chosen.projects) or 'none'}.",
+        )
+    call.home.write_current(Current(principal=f"{tenant}/{agent}", project=call.project))
+    if call.json:
+        print_json({"principal": principal, "project": call.project, "projects": list(chosen.projects)})
+    else:
+        where = f"in {call.project}" if call.project else f"(projects: {', '.join(chosen.projects) or 'none'})"
+        show(f"using {principal} {where}")
+    return None
+
+
+def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> int | None:
+    """Print a status. 6 unless the home is ready, or was stopped on request."""
+    import msgspec
+
+    document = {"home": str(call.home.path), **msgspec.to_builtins(now)}
+    if gatekeeper is not None:
+        document["gatekeeper"] = gatekeeper
+    if call.json:
+        print_json(document)
+    else:
+        pids = ", ".join(f"{name} {pid}" for name, pid in now.pids.items()) or "none"
+        counts = {name: str(value) for name, value in (gatekeeper or {}).items() if isinstance(value, (int, float, str))}
+        place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
+        show(facts({**place, **counts}))
+    if now.state == "ready" or (now.state == "stopped" and gatekeeper is None):
+        return None
+    if now.error is not None:
+        note(Failure(Exit.UNAVAILABLE, now.error.message, reason=now.error.reason, advice=now.error.advice).line())
+    else:
+        note(f"cordon: {NAMES[Exit.UNAVAILABLE]}: the home {render_untrusted(str(call.home.path))} is {now.state}.")
+    return Exit.UNAVAILABLE

@@ -1,0 +1,100 @@
+"""What happens, as it happens: the feed of a project, and the notices to one agent.
+
+Invariant: with --json each line is one frame, whole; a gap in the feed is said, never passed over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from .call import Call
+from .command import command
+from .exits import NAMES, Exit
+from .output import note, print_json, short, show
+from .render import render_untrusted
+
+if TYPE_CHECKING:
+    from bus import Feed, MemoryBus, Notice
+
+_IDS_SHOWN: Final = 8
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "watch", example="cordon watch --as acme/reader --project p1")(watch)
+
+
+def watch(
+    call: Call,
+    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N lines.")] = None,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge the notices that are shown.")] = False,
+) -> int | None:
+    """Print the feed and the notices, live; --json gives one frame a line. Ctrl-C ends it."""
+    call.ask_bus(lambda memory: _watch(memory, _Printer(call.json, count), ack))
+    return None
+
+
+class _Printer:
+    """Prints frames; `left` counts down to the end, None = never."""
+
+    def __init__(self, json: bool, count: int | None) -> None:
+        self._json, self.left = json, count
+
+    def frame(self, frame: Feed | Notice, line: str) -> bool:
+        """Whether this was the last one."""
+        if self.left == 0:
+            return True
+        if self._json:
+            print_json(frame)
+        else:
+            show(f"{datetime.now():%H:%M:%S} {line}")
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+
+async def _watch(memory: MemoryBus, out: _Printer, ack: bool) -> None:
+    import anyio
+
+    async with anyio.create_task_group() as tasks:
+
+        async def feed() -> None:
+            from bus import Unavailable
+
+            frames = memory.feed()
+            while True:
+                try:
+                    async for frame in frames:
+                        if out.frame(frame, _feed_line(frame)):
+                            tasks.cancel_scope.cancel()
+                except Unavailable as e:
+                    if e.reason != "feed_gap":
+                        raise
+                    note(f"cordon: {NAMES[Exit.INCOMPLETE]}: {render_untrusted(str(e))}")
+
+        async def notices() -> None:
+            async for notice in memory.notices():
+                last = out.frame(notice, _notice_line(notice))
+                if ack:
+                    await memory.ack(notice)
+                if last:
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(feed)
+        tasks.start_soon(notices)
+
+
+def _ids(ids: list[str], total: int) -> str:
+    shown = " ".join(short(id) for id in ids[:_IDS_SHOWN])
+    return shown + (f" and {total - _IDS_SHOWN} more" if total > _IDS_SHOWN else "")
+
+
+def _feed_line(frame: Feed) -> str:
+    return f"{frame.kind:<10} {frame.project} {frame.classification} @{frame.position} {_ids(frame.ids, len(frame.ids))}"
+
+
+def _notice_line(notice: Notice) -> str:
+    what = "you were served what is now held" if notice.kind == "recall" else "what was held is released"
+    return f"notice     {short(notice.notice)} {what} (case {short(notice.case)}): {_ids(notice.ids, notice.total)}"
