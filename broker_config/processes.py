@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -118,3 +118,16 @@ def stop_pid(pid: int, home: Home, timeout_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline and is_ours(pid, home):
             time.sleep(POLL_S)
+
+
+def wait_reaped(pids: Iterable[int], timeout_s: float) -> None:
+    """Wait until stopped processes are gone from the process table too.
+
+    A detached supervisor's parent is the container's first process, and some of those reap only once a second or two: until then a
+    dead process still looks alive to whoever asks by its pid.
+    """
+    deadline = time.monotonic() + timeout_s
+    waiting = set(pids)
+    while waiting and time.monotonic() < deadline:
+        waiting = {pid for pid in waiting if Path(f"/proc/{pid}").exists()}
+        time.sleep(POLL_S if waiting else 0)

@@ -185,12 +185,14 @@ class Supervisor:
             return Problem(reason="gatekeeper_refused", message="The gatekeeper refused to serve.", advice=f"See {log}.")
 
     def _end(self) -> None:
+        """Stop what this supervisor started, and nothing else: an orphan's pid file is what `stop` finds it by."""
         if gatekeeper := self._children.pop("gatekeeper", None):
             stop_child(gatekeeper, GATEKEEPER_STOP_S)
+            self.home.pid_file("gatekeeper").unlink(missing_ok=True)
+            self.home.gatekeeper_ready.unlink(missing_ok=True)
         if broker := self._children.pop("broker", None):
             stop_server(broker, self.home)
-        for path in (self.home.gatekeeper_ready, *(self.home.pid_file(name) for name in (*_STARTED, "supervisor"))):
-            path.unlink(missing_ok=True)
+        self.home.pid_file("supervisor").unlink(missing_ok=True)
         self._show("stopped")
 
     # --- what it shows

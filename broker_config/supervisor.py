@@ -23,7 +23,7 @@ import msgspec
 from bus.errors import ConfigError, CordonError, Unavailable
 
 from .home import Home, private_folder
-from .processes import POLL_S, live_pid, spawn, stop_pid
+from .processes import POLL_S, live_pid, spawn, stop_pid, wait_reaped
 from .status import PROCESSES, Status, last_status, read_status, write_status
 from .supervision import EXIT_CONFIG, GATEKEEPER_STOP_S, Supervisor
 
@@ -33,6 +33,7 @@ READY_TIMEOUT_S: Final = 30.0
 # The supervisor itself allows the gatekeeper and then the broker this long before it kills them.
 STOP_TIMEOUT_S: Final = 2 * GATEKEEPER_STOP_S + 5.0
 CHILD_STOP_S: Final = GATEKEEPER_STOP_S
+REAPED_S: Final = 4.0
 
 
 # --- the lock ---------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def _failure(code: int, status: Status | None, home: Home) -> CordonError:
 # --- stop -------------------------------------------------------------------------------------------
 def stop(home: Home) -> list[str]:
     """Stop every process of the home and return their names; empty if none ran. Works also when the supervisor was killed."""
-    running = [name for name in PROCESSES if live_pid(home, name) is not None]
+    pids = {name: pid for name in PROCESSES if (pid := live_pid(home, name)) is not None}
     for name in PROCESSES:  # the supervisor first, or it would start the others again
         pid = live_pid(home, name)
         if pid is not None:
@@ -166,7 +167,8 @@ def stop(home: Home) -> list[str]:
     last = last_status(home)
     if last is not None and last.pids:
         write_status(home, msgspec.structs.replace(last, state="stopped", pids={}))
-    return running
+    wait_reaped(pids.values(), REAPED_S)
+    return list(pids)
 
 
 # --- the process ------------------------------------------------------------------------------------

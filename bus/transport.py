@@ -151,6 +151,7 @@ class NatsTransport:
             opened = True
         self._opening = None
         if not opened:
+            self._finish(self._unreachable())
             await self._disconnect()
             raise self._end or self._unreachable()
         self._up.set()

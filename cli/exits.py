@@ -126,6 +126,8 @@ def _of_cordon(error: Any) -> Failure:
 def _code(error: Any) -> tuple[Exit, str]:
     from bus import errors as e
 
+    if isinstance(error, e.Unavailable) and error.reason == "internal":
+        return Exit.INTERNAL, "internal"  # the gatekeeper's own failure, which the client may retry
     table: tuple[tuple[type[e.CordonError], Exit, str], ...] = (
         (e.Conflict, Exit.CONFLICT, "conflict"),
         (e.Denied, Exit.NOT_PERMITTED, "denied"),

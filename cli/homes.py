@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +18,10 @@ from .render import render_untrusted
 if TYPE_CHECKING:
     from broker_config.home import Home
     from broker_config.status import Status
+
+# A process that ended stays visible until its parent has reaped it; an orphan's parent is init, which may take its time.
+_REAPED_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.02
 
 
 def register(app: typer.Typer) -> None:
@@ -49,16 +56,33 @@ def ensure_up(home: Home) -> Status:
 
 def down(call: Call) -> int | None:
     """Stop every process of the home; harmless if none runs."""
-    from broker_config.supervisor import stop
+    from broker_config.supervisor import read_status, stop
 
     home = call.existing_home()
+    running = read_status(home)
     with progress("stopping"):
         stopped = stop(home)
+        _wait_reaped(running.pids.values() if running else ())
     if call.json:
         print_json({"home": str(home.path), "stopped": stopped})
     else:
         show(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
     return None
+
+
+def _wait_reaped(pids: Collection[int]) -> None:
+    """Until none of the stopped processes can be seen any more, so that whoever looks for their pids finds none."""
+    deadline = time.monotonic() + _REAPED_TIMEOUT_S
+    while any(map(_is_visible, pids)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _is_visible(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):  # gone, or somebody else's by now
+        return False
+    return True
 
 
 def status(call: Call) -> int | None:

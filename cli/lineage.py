@@ -66,7 +66,7 @@ def _trace(call: Call, id: str, direction: Literal["up", "down"], hops: int | No
         print(_dot(answer))
     else:
         elsewhere = f", {answer.elsewhere:,} of them in projects you may not see" if answer.elsewhere else ""
-        show(f"{answer.count:,} {'ancestors' if direction == 'up' else 'descendants'} and itself{elsewhere}")
+        show(f"{answer.count - 1:,} {'ancestors' if direction == 'up' else 'descendants'} and itself{elsewhere}")
         show_members(answer.nodes)
         _show_edges(answer.edges)
     return None

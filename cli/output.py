@@ -64,8 +64,15 @@ def console(*, stderr: bool = False) -> Console:
 def show(*parts: RenderableType) -> None:
     """Print for people, on stdout."""
     out = console()
-    for part in parts:
-        out.print(part)
+    if out.is_terminal:
+        for part in parts:
+            out.print(part)
+        return
+    with out.capture() as captured:
+        for part in parts:
+            out.print(part)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """A growing bfloat16 matrix of unit vectors: the exact vectors of one project, and inner products with all of them.
 
 Owned by the index thread. Invariant: row i is the i-th vector appended, scaled to length 1 (a zero vector stays zero), so an
-inner product is a cosine. bfloat16 halves the memory traffic that bounds a scan; 16 queries are one `mm` (`mv` is slower for one).
-One torch thread a process: two collapse under contention.
+inner product is a cosine. bfloat16 halves the memory traffic that bounds a scan; 16 queries are one `mm` (`mv` is slower even for
+one). One torch thread a process: two collapse under contention.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class UnitMatrix:
     def best(
         self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0
     ) -> list[tuple[Rows, Vectors]]:
-        """Per query at most `limit` allowed rows from `first` on and their scores in float32, best first, equal scores newest first.
+        """Per query at most `limit` allowed rows from `first` on and their cosines, best first, equal ones newest first.
 
         The scan finds candidates by bfloat16 products; those are scored again in float32, since bfloat16 has many ties.
         """

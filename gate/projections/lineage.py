@@ -1,8 +1,8 @@
 """The lineage store: graph, reads, decisions, cases, notices and audit of a shard, in DuckDB. The only user of duckdb.
 
-A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and with them, in the
-same transaction, how far each stream is applied, so a block that comes again is skipped; after an error nothing more is applied (the
-file stays right up to its positions, and the next start replays the rest). The queue is bounded by rows.
+A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and with them, in
+the same transaction, how far each stream is applied, so a block that comes again is skipped; after an error nothing more is put in
+(the file stays right up to its positions, and the next start replays the rest). The queue is bounded by rows.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ QUERY_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 10.0
 _QUERIES: Final = load_queries("lineage")
 _SCHEMA: Final = load_queries("lineage_schema")
+_DAMAGE: Final = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 _HEADER_BYTES: Final = 3 * 4_096  # before the first block of a DuckDB file
 
 
@@ -72,8 +73,8 @@ class _Waiter:
 class LineageStore:
     """`streams`: name → identity of the streams whose blocks are applied.
 
-    Raises ProjectionUnusable when the file is damaged, of another schema version or of other streams; Unavailable when another process
-    has it open.
+    Raises ProjectionUnusable when the file is damaged, of another schema version or of other streams; Unavailable when another
+    process has it open.
     """
 
     def __init__(self, path: Path, streams: Mapping[str, str], *, memory_limit: str = "256MB") -> None:
@@ -151,7 +152,7 @@ class LineageStore:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             left = self._oldest_at + FLUSH_S - time.monotonic()
-            self._changed.wait_for(lambda: self._queued_rows >= FLUSH_ROWS or self._urgent or self._closing, timeout=max(left, 0.0))
+            self._changed.wait_for(lambda: self._queued_rows >= FLUSH_ROWS or self._urgent or self._closing, max(left, 0.0))
             taken: list[_Block] = []
             rows = 0
             while self._queue and (not taken or rows + self._queue[0].count <= TRANSACTION_ROWS_MAX):
@@ -165,7 +166,7 @@ class LineageStore:
         self._failed = error
         self._queue.clear()
         self._queued_rows = 0
-        self._wake(lambda _: True, error)
+        self._wake(lambda _: True, _unavailable(error.message, "lineage_failed"))
         self._changed.notify_all()
 
     def _wake(self, due: Callable[[_Waiter], bool], error: CordonError | None) -> None:
@@ -176,12 +177,12 @@ class LineageStore:
 
     # --- reading ------------------------------------------------------------------------------------
     async def wait(self, stream: str, seq: int, timeout_s: float) -> None:
-        """Return when `stream` is applied up to `seq` and on disk. Unavailable after `timeout_s`, or when the store has failed."""
+        """Return when `stream` is on disk up to `seq`. Unavailable after `timeout_s`, or when the store has failed."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(stream, seq, loop, loop.create_future())
         with self._changed:
             if self._failed is not None:
-                raise self._failed
+                raise _unavailable(self._failed.message, "lineage_failed")
             if self._positions[stream] >= seq:
                 return
             self._waiters.append(waiter)
@@ -196,14 +197,18 @@ class LineageStore:
             with self._changed:
                 self._waiters = [other for other in self._waiters if other is not waiter]
 
-    async def query(self, name: str, params: Mapping[str, object], timeout_s: float = QUERY_TIMEOUT_S) -> list[tuple[Any, ...]]:
+    async def query(
+        self, name: str, params: Mapping[str, object], timeout_s: float = QUERY_TIMEOUT_S
+    ) -> list[tuple[Any, ...]]:
         """The rows of a named query (sql/lineage.sql says what each gives and takes), one query at a time, off the loop.
 
         KeyError for an unknown name; Unavailable after `timeout_s`, beyond the memory limit, or when the store has failed.
         """
         sql = _QUERIES[name].sql
-        if isinstance(self._failed, ProjectionUnusable) or self._closing:
-            raise self._failed or _unavailable("it is closed", "lineage_closed")
+        if self._closing:
+            raise _unavailable("it is closed", "lineage_closed")
+        if isinstance(self._failed, ProjectionUnusable):  # of another failure the file is right up to its positions
+            raise _unavailable(self._failed.message, "lineage_failed")
         cursor = self._root.cursor()
 
         def run() -> list[tuple[Any, ...]]:
@@ -221,7 +226,11 @@ class LineageStore:
                 raise
             raise _unavailable(f"query {name} took over {timeout_s} s", "lineage_slow") from None
         except duckdb.Error as error:
-            raise _named(self.path, error) from error
+            named = _named(self.path, error)
+            if isinstance(named, ProjectionUnusable):
+                with self._changed:
+                    self._fail(named)
+            raise _unavailable(named.message, "lineage_failed") from error
 
     # --- closing ------------------------------------------------------------------------------------
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -237,14 +246,15 @@ class LineageStore:
 
 
 def _unavailable(what: str, reason: str) -> Unavailable:
-    return Unavailable(f"The lineage store isn't ready: {what}.", reason=reason, advice="Try again; if it stays so, restart the gatekeeper.")
+    advice = "Try again; if it stays so, restart the gatekeeper."
+    return Unavailable(f"The lineage store isn't ready: {what}.", reason=reason, advice=advice)
 
 
 def _named(path: Path, error: BaseException) -> CordonError:
-    """Damage is a reason to rebuild; a lack of memory, time or disk isn't. A programming error stays what it is."""
+    """Damage is a reason to rebuild; a lack of memory, time or disk isn't, nor is a bug of ours."""
     if isinstance(error, CordonError):
         return error
-    if isinstance(error, (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)) or "orrupt" in str(error):
+    if isinstance(error, _DAMAGE) or "orrupt" in str(error):
         return ProjectionUnusable(path, "damaged", str(error))
     return _unavailable(f"{type(error).__name__}: {error}", "lineage_failed")
 

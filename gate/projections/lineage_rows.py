@@ -1,7 +1,7 @@
 """Rows of the lineage store, one type a table, fields in the order of the table's columns. No text of a memory is in any of them.
 
-Memories are named by their tenant_seq, tenants by a dense number; ids are 16 raw bytes, times ms since 1970, enumerations indexes into
-the tuples of bus.frames. Invariant (a test): field names and order equal the schema's.
+Memories are named by their tenant_seq, tenants by a dense number; ids are 16 raw bytes, times ms since 1970, enumerations indexes
+into the tuples of bus.frames. Invariant (a test): field names and order equal the schema's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The vectors of one project: an exact matrix, and above a size an HNSW index beside it. The only user of hnswlib.
 
 Owned by the index thread (hnswlib isn't safe for a search beside an add). Invariants: rows are consecutive numbers in the order
-of `add`; the exact matrix is the truth and the HNSW index a cache of it, dropped at any doubt; a search gives fewer results rather
-than an exception; a zero vector is evidence of nothing.
+of `add`; the exact matrix is the truth and the HNSW index a cache of it, dropped at any doubt; a search gives fewer results, not
+an exception; a zero vector is evidence of nothing.
 """
 
 from __future__ import annotations

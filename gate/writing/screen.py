@@ -1,7 +1,7 @@
 """Screens a draft for text that wants to command its reader: a score and reasons, decided elsewhere.
 
-Owns how rules add up. Invariants: looking never changes the text; the same text gets the same score; time is linear. It cannot see
-plain false facts (no text can tell; origin and trust must), nor what is encoded. Runs on the redacted text, before lineage.
+Owns how rules add up. Invariants: looking never changes the text; the same text gets the same score; time is linear. It cannot
+see plain false facts (no text can tell; origin and trust must), nor what is encoded. Runs on the redacted text, before lineage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTED_FROM: Final = 500
 _HIDDEN_SCORE: Final = 850
 _TOOL_SCORE: Final = 800
 _OWNER_FROM: Final = ORIGINS.index("user_stated")
-_TAGS: Final = re.compile("(?<!\U0001f3f4)[\U000e0020-\U000e007e]{8,}")  # unseen ASCII; flags of regions use six or fewer after U+1F3F4
+_TAGS: Final = re.compile("(?<!\U0001f3f4)[\U000e0020-\U000e007e]{8,}")  # unseen ASCII; flags of regions are shorter
 _TAG_OFFSET: Final = 0xE0000
 _RULES: Final = (*INSTRUCTION, *IMITATION, *TRIGGER, *EXFIL)
 # {"tool_use": ["x", "y"]}, as plans are written down; and "call get_rows", in snake or camel case
@@ -36,10 +36,10 @@ class Screening(NamedTuple):
 
 
 def screen(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | None = None) -> Screening:
-    """Screens one draft. `origin` and `kind` are indices of ORIGINS and KINDS; `tools` are the writer's registered tools, lower case.
+    """Screens one draft. `origin` and `kind` are indices of ORIGINS and KINDS; `tools` the writer's registered ones, lower case.
 
-    With no `tools` (None) names of tools are not judged. Scores of different reasons add up as independent doubts: 500 and 600
-    give 800; of one reason the highest counts.
+    Without `tools` (None) names of tools are not judged. Scores of different reasons add up as independent doubts: 500 and 600
+    give 800; of one reason the highest counts. `kind` is for thresholds per kind; none has been calibrated yet.
     """
     copy = fold(text).text
     hidden = _hidden(text)

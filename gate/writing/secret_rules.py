@@ -1,8 +1,8 @@
 """What a secret looks like: one table, data only. `redact` applies it.
 
 Each rule has a type (it names the cut in receipts), literals of which at least one must occur (in lower case) before the
-pattern is tried, and a pattern whose last group is what is cut. Invariant: each pattern is linear. Runs are possessive and guarded in front by
-the class they consume, or bounded, so no text makes one start rescan what another has read.
+pattern is tried, and a pattern whose group is what is cut. Invariant: each pattern is linear. Runs are possessive and guarded in
+front by the class they consume, or bounded, so no text makes one start rescan what another has read.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ CONTEXT: Final = (
         r"([A-Za-z0-9+/=_.~@!$%^&*:-]{8,}+)", _I),
     _rule("authorization", "bearer", r"\bbearer[ \t]{1,4}([A-Za-z0-9+/=_.~-]{16,}+)", _I),
     _rule("url_password", "://", r"://[^\s/:@?#]{0,128}+:([^\s/?#]{1,256})@"),
-    _rule("basic_credentials", "curl", r"(?:\s-u|--user)[ =\t\\\n]{0,8}[\"']?([^\s\"':<>\[\]]{0,64}+[\"']?:[\"']?[^\s\"'<>\[\]]{3,128}+)"),
+    _rule("basic_credentials", "curl",
+        r"(?:\s-u|--user)[ =\t\\\n]{0,8}[\"']?([^\s\"':<>\[\]]{0,64}+[\"']?:[\"']?[^\s\"'<>\[\]]{3,128}+)"),
     # name = value, "name": "value", --name value: any name that ends in one of these words
     _rule(
         "password", "passw pwd passphrase passcode",

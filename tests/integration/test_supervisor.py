@@ -28,7 +28,8 @@ GATEKEEPER = """
 import json, os, pathlib, signal, sys, threading
 run, what = pathlib.Path(sys.argv[1]) / "run", sys.argv[2]
 if what == "refuse":
-    (run / "gatekeeper.error").write_text(json.dumps({"reason": "ledger_went_back", "message": "It went back.", "advice": "Look."}))
+    problem = {"reason": "ledger_went_back", "message": "It went back.", "advice": "Look."}
+    (run / "gatekeeper.error").write_text(json.dumps(problem))
     sys.exit(65)
 if what == "die":
     sys.exit(7)
@@ -129,7 +130,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_up_works_again(home: H
 
 
 def test_down_finishes_what_a_killed_supervisor_left(home: Home) -> None:
-    """Where the kernel doesn't end orphans (outside Linux), the pid files do: here a broker that is started by hand stays behind."""
+    """Where the kernel doesn't end orphans (outside Linux), `stop` finds them: here a broker that was started by hand."""
     up(home)
     stop(home)
     code = (

@@ -168,9 +168,9 @@ def test_a_span_of_the_copy_leads_back_to_the_characters_that_made_it(before: st
 
 
 ADVERSARIAL = [
-    "eyJ", "eyJ-", "AKIA", "-----BEGIN PRIVATE KEY-----\n", "password=", "password is ", "token: a", "://a:", "://", "4111 ", "4111",
-    "sk-", "authorization: ", "bearer ", "code is ", "gate code ", "GB82 ", "curl -u a:", "p\u200b", "\u200b", "secret", " ", "token ",
-    "\"'",
+    "eyJ", "eyJ-", "AKIA", "-----BEGIN PRIVATE KEY-----\n", "password=", "password is ", "token: a", "://a:", "://", "4111 ",
+    "4111", "sk-", "authorization: ", "bearer ", "code is ", "gate code ", "GB82 ", "curl -u a:", "p\u200b", "\u200b", "secret",
+    " ", "token ", "\"'",
 ]  # fmt: skip
 
 

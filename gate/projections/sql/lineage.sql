@@ -25,11 +25,11 @@ WITH RECURSIVE reached(node, depth) USING KEY (node) AS (
 SELECT node, depth FROM reached ORDER BY node;
 
 -- name: exposure
--- Recalls that served any of $memories, newest first, at most $most: when, who, where, which memory, decision, reasons, withdrawn or not.
+-- Recalls that showed any of $memories (decided below $quarantine), newest first, at most $most: when, who, where, which memory, decision, reasons, withdrawn or not.
 SELECT r.ms, r.id, r.agent, r.project, r.verb, r.intent, r.risk, s.memory, s.decision, s.reasons,
        EXISTS (FROM withdrawn w WHERE w.tenant = s.tenant AND w.recall = s.recall AND w.memory = s.memory) AS withdrawn
 FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
+WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
 ORDER BY r.ms DESC, r.id DESC, s.memory
 LIMIT $most;
 
@@ -49,7 +49,7 @@ SELECT ms, agent, project, ctx, epoch, ctx_seq, verb, intent, risk FROM recall W
 -- Agents that were served any of $memories (and it wasn't withdrawn), with the number of recalls and the time of the last.
 SELECT r.agent, count(DISTINCT r.id) AS recalls, max(r.ms) AS last_ms
 FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
+WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
   AND NOT EXISTS (FROM withdrawn w WHERE w.tenant = s.tenant AND w.recall = s.recall AND w.memory = s.memory)
 GROUP BY r.agent
 ORDER BY r.agent;
@@ -60,7 +60,7 @@ SELECT m.seq, m.id, m.agent, m.project, m.ms
 FROM memory m JOIN (
     SELECT r.ctx, r.epoch, min(r.ctx_seq) AS first
     FROM served s JOIN recall r ON r.tenant = s.tenant AND r.id = s.recall
-    WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < 3
+    WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision < $quarantine
     GROUP BY r.ctx, r.epoch
 ) x ON m.ctx = x.ctx AND m.epoch = x.epoch AND m.ctx_seq >= x.first
 WHERE m.tenant = $tenant

@@ -37,7 +37,7 @@ CREATE TABLE recall (
 );
 
 -- name: served
--- What a recall decided about a memory: an index into bus.frames.DECISIONS (below 3: shown), reasons as bits.
+-- What a recall decided about a memory: an index into bus.frames.DECISIONS, reasons as bits.
 CREATE TABLE served (
     tenant INTEGER NOT NULL, recall BLOB NOT NULL, memory INTEGER NOT NULL, decision UTINYINT NOT NULL, reasons UBIGINT NOT NULL
 );
