@@ -123,7 +123,8 @@ def stop_pid(pid: int, home: Home, timeout_s: float) -> None:
 def wait_reaped(pids: Iterable[int], timeout_s: float) -> None:
     """Wait until stopped processes are gone from the process table too.
 
-    A detached supervisor's parent is the container's first process, and some of those reap only once a second or two: until then a
+    A detached supervisor's parent is the container's first process, and some of those reap only once a second or two: until
+    then a
     dead process still looks alive to whoever asks by its pid.
     """
     deadline = time.monotonic() + timeout_s

@@ -568,9 +568,7 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
 MemoryRequest = Draft | Query | Get | Ack | Sync
 OpsRequest = Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify
-Reply = (
-    Receipt | Recall | Refusal | Synced | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
-)
+Reply = Receipt | Recall | Refusal | Synced | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
 Push = Feed | Notice
 
 # The verb of the subject decides which request a frame must be: one table for client and gatekeeper.

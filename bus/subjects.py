@@ -1,12 +1,12 @@
 """The subject grammar: the only place with dots in strings. Names are matched by whole tokens.
 
-    mem.<tenant>.<project>.<verb>.<agent key>          agent → gatekeeper
-    ops.<tenant>.<verb>.<operator key>                 operator → gatekeeper
-    feed.<tenant>.<project>.<classification>.<kind>    gatekeeper → agents
-    notice.<tenant>.<agent key>                        gatekeeper → one agent
-    adm.<shard>.<verb>.<admin key>                     the home's control plane, inside CORE
-    in.<shard>.<account>.<project>.<verb>.<key>        what mem… becomes inside CORE
-    op.<shard>.<account>.<verb>.<key>                  what ops… becomes inside CORE
+mem.<tenant>.<project>.<verb>.<agent key>          agent → gatekeeper
+ops.<tenant>.<verb>.<operator key>                 operator → gatekeeper
+feed.<tenant>.<project>.<classification>.<kind>    gatekeeper → agents
+notice.<tenant>.<agent key>                        gatekeeper → one agent
+adm.<shard>.<verb>.<admin key>                     the home's control plane, inside CORE
+in.<shard>.<account>.<project>.<verb>.<key>        what mem… becomes inside CORE
+op.<shard>.<account>.<verb>.<key>                  what ops… becomes inside CORE
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def _members_csv(members: Sequence[Member]) -> None:
     out = csv_format.writer(sys.stdout)
     out.writerow(("hops", "id", "agent", "project", "kind", "state", "mixed", "text"))
     for m in members:
-        agent, project, text = (render_untrusted(t, 1 << 17, form="cell") for t in (m.agent, m.project, m.content or ""))
+        agent, project = render_untrusted(m.agent, form="cell"), render_untrusted(m.project, form="cell")
+        text = render_untrusted(m.content or "", 1 << 17, form="cell")
         out.writerow((m.hops, m.id, agent, project, m.kind, m.state, m.mixed, text))
 
 

@@ -1,1 +1,3 @@
-"""The gatekeeper: stamps every write, admits every read, keeps the lineage, holds back contamination. Imports `bus`, nothing imports it but `cli`."""
+"""The gatekeeper: stamps every write, admits every read, keeps the lineage, holds back contamination. Imports `bus`, nothing
+imports it but `cli`.
+"""

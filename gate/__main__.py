@@ -15,7 +15,9 @@ def main() -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--shard", type=int, default=0)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--rebuild", action="store_true", help="move projections aside and replay the ledger (while nothing serves)")
+    mode.add_argument(
+        "--rebuild", action="store_true", help="move projections aside and replay the ledger (while nothing serves)"
+    )
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
     args = parser.parse_args()
@@ -27,7 +29,9 @@ def main() -> int:
     sys.setswitchinterval(0.0005)  # the loop must not wait 5 ms for the index thread
     from .service import run
 
-    return run(args.home.resolve(), args.shard, "rebuild" if args.rebuild else "verify" if args.verify else "serve", args.accept_ledger)
+    return run(
+        args.home.resolve(), args.shard, "rebuild" if args.rebuild else "verify" if args.verify else "serve", args.accept_ledger
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The home's control plane inside CORE: tenants, projects, agents, registry, status, verify. The literal key in the subject is the identity."""
+"""The home's control plane inside CORE: tenants, projects, agents, registry, status, verify. The literal key in the subject
+is the identity.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bus.errors import ConfigError
-from bus.frames import AdminRequest, AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
+from bus.frames import AdmAgent, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
 from bus.subjects import is_key, is_token
 from gate import ids
@@ -64,15 +66,24 @@ class Admin:
         except ConfigError:
             raise Refused("issuer_unknown", field="jwt") from None
         self.shard.identifier.use_registry(entries)
-        return Done(request_id=req.request_id, result={"entries": len(entries), "hash": hashlib.sha256(req.jwt.encode()).hexdigest()})
+        return Done(
+            request_id=req.request_id, result={"entries": len(entries), "hash": hashlib.sha256(req.jwt.encode()).hexdigest()}
+        )
 
     async def _tenant(self, req: AdmTenant) -> Done:
         s = self.shard
         if req.action == "list":
             rows = [
-                {"name": t.name, "account": t.account, "projects": len(t.projects), "agents": len(t.agents.all), "memories": t.memories, "position": t.position}
+                {
+                    "name": t.name,
+                    "account": t.account,
+                    "projects": len(t.projects),
+                    "agents": len(t.agents.all),
+                    "memories": t.memories,
+                    "position": t.position,
+                }
                 for t in s.tenants.values()
-            ]  # fmt: skip
+            ]
             return Done(request_id=req.request_id, result={"tenants": sorted(rows, key=lambda r: str(r["name"]))})
         if not is_key(req.account) or not is_token(req.name):
             raise Refused("bad_name", field="name")
@@ -100,14 +111,19 @@ class Admin:
         t = self._known(req.account)
         if req.action == "list":
             rows = [
-                {"name": p.name, "state": p.state, "memories": p.rows, "settings": msgspec.to_builtins(p.settings)} for p in t.projects.values()
+                {"name": p.name, "state": p.state, "memories": p.rows, "settings": msgspec.to_builtins(p.settings)}
+                for p in t.projects.values()
             ]
-            return Done(request_id=req.request_id, result={"tenant": t.name, "projects": sorted(rows, key=lambda r: str(r["name"]))})
+            return Done(
+                request_id=req.request_id, result={"tenant": t.name, "projects": sorted(rows, key=lambda r: str(r["name"]))}
+            )
         if not is_token(req.name):
             raise Refused("bad_name", field="name")
         old = t.projects.get(req.name)
         if req.action == "add" and old is not None and old.state == "active" and not req.settings:
-            return Done(request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": True}, position=t.position)
+            return Done(
+                request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": True}, position=t.position
+            )
         if req.action == "set" and old is None:
             raise Refused("project_unknown", field="name")
         merged = {**(msgspec.to_builtins(old.settings) if old else {}), **req.settings}
@@ -127,7 +143,9 @@ class Admin:
         t = self._known(req.account)
         if req.action == "list":
             rows = [self._shown(a) for a in t.agents.all]
-            return Done(request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=lambda r: str(r["name"]))})
+            return Done(
+                request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=lambda r: str(r["name"]))}
+            )
         if not is_token(req.name):
             raise Refused("bad_name", field="name")
         if not is_key(req.key) or req.role not in ROLES or not _PERSON.match(req.person):
@@ -144,7 +162,14 @@ class Admin:
             now_ms = self.shard.now_ms()
             return [
                 E.AgentIssued(
-                    ms=now_ms, agent=ids.new_raw(now_ms), name=req.name, key=req.key, role=req.role, projects=req.projects, person=req.person, by=ADMIN
+                    ms=now_ms,
+                    agent=ids.new_raw(now_ms),
+                    name=req.name,
+                    key=req.key,
+                    role=req.role,
+                    projects=req.projects,
+                    person=req.person,
+                    by=ADMIN,
                 )
             ]
 
@@ -153,4 +178,12 @@ class Admin:
 
     @staticmethod
     def _shown(a: Agent) -> dict[str, Any]:
-        return {"agent_id": a.text, "name": a.name, "role": a.role, "key": a.keys[-1], "keys": list(a.keys), "projects": list(a.projects), "person": a.person}
+        return {
+            "agent_id": a.text,
+            "name": a.name,
+            "role": a.role,
+            "key": a.keys[-1],
+            "keys": list(a.keys),
+            "projects": list(a.projects),
+            "person": a.person,
+        }

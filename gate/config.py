@@ -1,4 +1,6 @@
-"""Settings of a project and bounds of the service, each with its reason. The rules themselves live beside the code that applies them."""
+"""Settings of a project and bounds of the service, each with its reason. The rules themselves live beside the code that
+applies them.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,10 @@ NAMESPACE_SHARD: Final = "0"
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a project's owner may set. Unknown fields are refused.
 
-    mode: `shadow` decides and records all, changes nothing for reads. flow_from / flow_to: projects whose content may come in / where
-    content may go; a flow needs the line on both sides. classification_max: a write that joins more is held. context_idle_hours: 0 = never.
+    mode: `shadow` decides and records all, changes nothing for reads. flow_from / flow_to: projects whose content may come
+    in / where
+    content may go; a flow needs the line on both sides. classification_max: a write that joins more is held.
+    context_idle_hours: 0 = never.
     """
 
     mode: Literal["enforce", "shadow"] = "enforce"

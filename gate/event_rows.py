@@ -1,4 +1,5 @@
-"""What the lineage store gets of the ledger and READS: the one place where events become rows. Pure but for the tenants' dense numbers.
+"""What the lineage store gets of the ledger and READS: the one place where events become rows. Pure but for the tenants'
+dense numbers.
 
 Invariant: a tenant's number is given by its first section in the ledger, so that a rebuild gives the same.
 """
@@ -9,8 +10,18 @@ from collections.abc import Iterable, Sequence
 
 from gate.ledger import events as E
 from gate.projections.lineage_rows import (
-    AuditLine, CaseEventLine, CaseMemberLine, EdgeLine, MemoryLine, NoticeLine, RecallLine, Rows, ServedLine, TenantLine, WithdrawnLine,
-)  # fmt: skip
+    AuditLine,
+    CaseEventLine,
+    CaseMemberLine,
+    EdgeLine,
+    MemoryLine,
+    NoticeLine,
+    RecallLine,
+    Rows,
+    ServedLine,
+    TenantLine,
+    WithdrawnLine,
+)
 from gate.state.tenant import Tenant
 
 
@@ -18,7 +29,9 @@ class EventRows:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def ledger(self, tenants: dict[str, Tenant], sections: Iterable[tuple[str, int, Sequence[E.AnyEvent]]], ledger_seq: int) -> Rows:
+    def ledger(
+        self, tenants: dict[str, Tenant], sections: Iterable[tuple[str, int, Sequence[E.AnyEvent]]], ledger_seq: int
+    ) -> Rows:
         """Rows of one block: (account, first tenant_seq, events) of each section, already applied to `tenants`."""
         rows = Rows()
         for account, first, events in sections:
@@ -35,7 +48,23 @@ class EventRows:
             case E.MemoryWritten():
                 state = "held" if e.holds or e.cases else "active"
                 rows.memory.append(
-                    MemoryLine(n, seq, e.id, e.project, e.agent, e.kind, e.origin, e.trust, e.floor, e.class_, state, e.ms, e.ctx, e.epoch, e.ctx_seq)
+                    MemoryLine(
+                        n,
+                        seq,
+                        e.id,
+                        e.project,
+                        e.agent,
+                        e.kind,
+                        e.origin,
+                        e.trust,
+                        e.floor,
+                        e.class_,
+                        state,
+                        e.ms,
+                        e.ctx,
+                        e.epoch,
+                        e.ctx_seq,
+                    )
                 )
                 rows.edge += [EdgeLine(n, x.parent, seq, x.kind, x.confidence) for x in e.edges]
                 for case in e.cases:
@@ -46,7 +75,9 @@ class EventRows:
                 if e.case in t.cases:  # sealed and whole
                     rows.case_member += [CaseMemberLine(n, e.case, m) for m in t.cases[e.case].members.tolist()]
             case E.CaseReleased():
-                rows.case_event.append(CaseEventLine(n, ledger_seq, e.case, "released", e.ms, e.agent, len(t.cases[e.case].all_members())))
+                rows.case_event.append(
+                    CaseEventLine(n, ledger_seq, e.case, "released", e.ms, e.agent, len(t.cases[e.case].all_members()))
+                )
             case E.NoticeSent():
                 rows.notice += [NoticeLine(n, e.case, e.kind, a, "sent", e.ms) for a in e.agents]
             case E.NoticeAcked():
@@ -59,8 +90,12 @@ class EventRows:
             n = self.numbers[t.account]
             match r:
                 case E.Served():
-                    rows.recall.append(RecallLine(n, r.recall, r.ctx, r.epoch, r.ctx_seq, r.agent, r.project, r.ms, r.verb, r.intent, r.risk))
-                    rows.served += [ServedLine(n, r.recall, seq, decision, reasons) for seq, decision, reasons in (*r.items, *r.withheld)]
+                    rows.recall.append(
+                        RecallLine(n, r.recall, r.ctx, r.epoch, r.ctx_seq, r.agent, r.project, r.ms, r.verb, r.intent, r.risk)
+                    )
+                    rows.served += [
+                        ServedLine(n, r.recall, seq, decision, reasons) for seq, decision, reasons in (*r.items, *r.withheld)
+                    ]
                 case E.Withdrawn():
                     rows.withdrawn += [WithdrawnLine(n, r.recall, seq) for seq in r.items]
                 case E.Audit():

@@ -75,7 +75,9 @@ _decode_info = msgspec.json.Decoder(RequestInfo).decode
 class Identifier:
     """Turns a request's subject and headers into a Principal, or refuses. The registry is replaced whole."""
 
-    def __init__(self, shard: str, core_account: str, tenants: Mapping[str, Tenant], registry: Mapping[str, RegistryEntry]) -> None:
+    def __init__(
+        self, shard: str, core_account: str, tenants: Mapping[str, Tenant], registry: Mapping[str, RegistryEntry]
+    ) -> None:
         self.shard = shard
         self.core_account = core_account
         self.tenants = tenants
@@ -129,7 +131,9 @@ class Identifier:
 
 
 def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
-    """The rights of a credential: the registry's maximum for its issuer key, narrowed by tags. Refuses doubled, unknown and widening tags."""
+    """The rights of a credential: the registry's maximum for its issuer key, narrowed by tags. Refuses doubled, unknown and
+    widening tags.
+    """
     many: dict[str, set[str]] = {name: set() for name in MANY_TAGS}
     single: dict[str, str] = {}
     for tag in tags:
@@ -162,5 +166,12 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
             raise Refused("tag_invalid")
         verbs = frozenset(many["verb"])
     return Rights(
-        entry.role, ceiling, clearance, frozenset(many["project"]), single.get("user", ""), frozenset(many["tool"]), verbs, single.get("person", "")
+        entry.role,
+        ceiling,
+        clearance,
+        frozenset(many["project"]),
+        single.get("user", ""),
+        frozenset(many["tool"]),
+        verbs,
+        single.get("person", ""),
     )

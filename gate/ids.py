@@ -36,7 +36,7 @@ def new(prefix: str, ms: int | None = None) -> str:
 def raw(id_: str) -> bytes | None:
     """The 16 bytes of an id with any known prefix; None if it isn't one."""
     body = id_.rpartition("_")[2]
-    if len(body) != ID_CHARS or id_[: -ID_CHARS] not in PREFIXES:
+    if len(body) != ID_CHARS or id_[:-ID_CHARS] not in PREFIXES:
         return None
     n = 0
     for c in body:

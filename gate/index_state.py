@@ -51,7 +51,7 @@ class TenantIndex:
             index = self.projects[number] = ProjectIndex()
         return index
 
-    def df(self, numbers: Iterable[int]) -> "DocumentFrequency":
+    def df(self, numbers: Iterable[int]) -> DocumentFrequency:
         return DocumentFrequency([self.projects[n] for n in numbers if n in self.projects])
 
     def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> ContextText:

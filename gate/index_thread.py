@@ -1,4 +1,5 @@
-"""The index thread: everything that takes CPU off the loop, one job after another: embedding, redaction, screening, lineage evidence,
+"""The index thread: everything that takes CPU off the loop, one job after another: embedding, redaction, screening, lineage
+evidence,
 lexical index, vectors, policy, gate, catalog.
 
 Invariant: only this thread writes vectors, postings, context texts and catalogs; only the loop writes columns and holds.

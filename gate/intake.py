@@ -1,4 +1,5 @@
-"""Where requests come in: identity, quotas, decoding, checks; then a write, an ask or an operation. Everything here is synchronous and short.
+"""Where requests come in: identity, quotas, decoding, checks; then a write, an ask or an operation. Everything here is
+synchronous and short.
 
 No exception leaves this module: each request gets a receipt, a recall, an answer or a typed refusal.
 """
@@ -15,7 +16,7 @@ import msgspec
 from nats.aio.msg import Msg
 
 from bus import frames, limits
-from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Synced, Sync
+from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Sync, Synced
 from bus.subjects import ADMIN_VERBS, MEMORY_VERBS, OPS_VERBS, parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
@@ -32,18 +33,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FILTERS: Final = {
-    "kind": frozenset(frames.KINDS), "origin": frozenset(frames.ORIGINS), "scope": frozenset(frames.SCOPES),
-    "classification": frozenset(frames.CLASSIFICATIONS), "task_state": frozenset(frames.TASK_STATES), "agent": None,
-}  # fmt: skip
+    "kind": frozenset(frames.KINDS),
+    "origin": frozenset(frames.ORIGINS),
+    "scope": frozenset(frames.SCOPES),
+    "classification": frozenset(frames.CLASSIFICATIONS),
+    "task_state": frozenset(frames.TASK_STATES),
+    "agent": None,
+}
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
 _decode_ops: Final = msgspec.json.Decoder(OpsRequest).decode
 _decode_admin: Final = msgspec.json.Decoder(AdminRequest).decode
 _decode_draft: Final = msgspec.json.Decoder(Draft).decode
 _decoders: Final[dict[str, Any]] = {
-    "write": _decode_draft, "query": msgspec.json.Decoder(Query).decode, "get": msgspec.json.Decoder(Get).decode,
-    "ack": msgspec.json.Decoder(Ack).decode, "sync": msgspec.json.Decoder(Sync).decode,
-}  # fmt: skip
+    "write": _decode_draft,
+    "query": msgspec.json.Decoder(Query).decode,
+    "get": msgspec.json.Decoder(Get).decode,
+    "ack": msgspec.json.Decoder(Ack).decode,
+    "sync": msgspec.json.Decoder(Sync).decode,
+}
 
 
 class Intake:
@@ -85,7 +93,9 @@ class Intake:
             log.exception("request failed: %s", at.verb)
             self._refuse(at.account, at.verb, at.key, at.project, m.reply, Refused("internal"), request_id, p)
 
-    def _refuse(self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None) -> None:
+    def _refuse(
+        self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None
+    ) -> None:
         self.shard.refuse(reply, e, request_id, key, project)
         t = self.shard.tenants.get(account)
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
@@ -114,9 +124,18 @@ class Intake:
         supersedes = self._parent(p, d.supersedes, now_ms, "supersede_unknown", "supersedes") if d.supersedes else 0
         self._one_user(p, checked.scope, d.scope_id)
         w = Write(
-            p, checked, ctx, declared, supersedes, reply, request_id, now_ms, run=t.label_hash(d.run), task=t.label_hash(d.task),
+            p,
+            checked,
+            ctx,
+            declared,
+            supersedes,
+            reply,
+            request_id,
+            now_ms,
+            run=t.label_hash(d.run),
+            task=t.label_hash(d.task),
             session=t.label_hash(d.session),
-        )  # fmt: skip
+        )
         if d.idempotency_key:
             w.idem = t.label_hash(f"{p.agent.text}\0{p.project}\0{d.idempotency_key}", 16)
             w.idem_content = t.label_hash(_content_of(d), 16)
@@ -130,7 +149,9 @@ class Intake:
             raise Refused("verb_denied", field="scope_id")
 
     def _parent(self, p: Principal, id_: str, now_ms: int, code: str, field: str) -> int:
-        """A parent is valid iff it is in the tenant and was served to this context, or is readable now ignoring holds. One code for the rest."""
+        """A parent is valid iff it is in the tenant and was served to this context, or is readable now ignoring holds. One
+        code for the rest.
+        """
         t = p.tenant
         s = t.find(id_)
         if not s or (s not in t.context_of(p.agent).served and not readable(p, s, now_ms)):
@@ -141,15 +162,28 @@ class Intake:
         s, t = self.shard, p.tenant
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
-        for field, most in (("run", limits.LABEL_BYTES_MAX), ("task", limits.LABEL_BYTES_MAX), ("user", limits.SCOPE_ID_BYTES_MAX)):
+        for field, most in (
+            ("run", limits.LABEL_BYTES_MAX),
+            ("task", limits.LABEL_BYTES_MAX),
+            ("user", limits.SCOPE_ID_BYTES_MAX),
+        ):
             text_ok(getattr(q, field), field, most)
         if not 0 <= q.turn <= limits.TURN_MAX:
             raise Refused("out_of_range", field="turn", limit=limits.TURN_MAX)
         a = Ask(
-            p, "get" if isinstance(q, Get) else "query", t.context_of(p.agent), reply, request_id, s.now_ms(),
-            as_of_ms=time_ms(q.as_of, "as_of"), intent=INTENTS.index(q.intent), risk=RISKS.index(q.tool_risk),
-            user=(t.users.find(t.user_hash(q.user)) or -1) if q.user else 0, run=t.label_hash(q.run), task=t.label_hash(q.task),
-        )  # fmt: skip
+            p,
+            "get" if isinstance(q, Get) else "query",
+            t.context_of(p.agent),
+            reply,
+            request_id,
+            s.now_ms(),
+            as_of_ms=time_ms(q.as_of, "as_of"),
+            intent=INTENTS.index(q.intent),
+            risk=RISKS.index(q.tool_risk),
+            user=(t.users.find(t.user_hash(q.user)) or -1) if q.user else 0,
+            run=t.label_hash(q.run),
+            task=t.label_hash(q.task),
+        )
         if isinstance(q, Query):
             self._question(q, a)
         else:
@@ -194,7 +228,7 @@ class Intake:
     def _synced(self, p: Principal, request_id: str) -> Synced:
         t = p.tenant
         open_ = t.notices.get(p.agent.number, {})
-        notices = [self.shard.holds.notice(t, t.cases[case], kind, p.agent) for case, kind in open_]
+        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent) for case, kind in open_]
         return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
 
     async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:
@@ -213,7 +247,11 @@ class Intake:
         async def run() -> None:
             open_ = t.notices.get(p.agent.number, {})
             now_ms = self.shard.now_ms()
-            events = [Stored(E.NoticeAcked(ms=now_ms, case=c, kind=k, agent=p.agent.id)) for c, k in dict.fromkeys(wanted) if (c, k) in open_]
+            events = [
+                Stored(E.NoticeAcked(ms=now_ms, case=c, kind=k, agent=p.agent.id))
+                for c, k in dict.fromkeys(wanted)
+                if (c, k) in open_
+            ]
             await self.shard.sequencer.commit(t, events)
 
         await self.shard.operators.barrier(t, run)
@@ -345,4 +383,3 @@ def _request_id(data: bytes) -> str:
     """The request id of a frame that may not decode: only its own restricted alphabet is ever echoed."""
     found = _REQUEST_ID.search(data[:4096]) or _REQUEST_ID.search(data[-4096:])
     return found[1].decode() if found else ""
-

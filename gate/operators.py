@@ -1,4 +1,6 @@
-"""Answers to operators' questions: why, trace, case, context, stats. Full records in their own projects, only counts elsewhere."""
+"""Answers to operators' questions: why, trace, case, context, stats. Full records in their own projects, only counts
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,32 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from bus.frames import (
-    CLASSIFICATIONS, DECISIONS, INTENTS, KINDS, ORIGINS, RISKS, CaseQuery, Cases, ContextAnswer, ContextRequest, Edge, Hold, Release, Review, Stats,
-    StatsRequest, Trace, TraceAnswer, Why, WhyAnswer,
-)  # fmt: skip
+    CLASSIFICATIONS,
+    DECISIONS,
+    INTENTS,
+    KINDS,
+    ORIGINS,
+    RISKS,
+    CaseQuery,
+    Cases,
+    ContextAnswer,
+    ContextRequest,
+    Edge,
+    Frame,
+    Hold,
+    Release,
+    Review,
+    Stats,
+    StatsRequest,
+    Trace,
+    TraceAnswer,
+    Why,
+    WhyAnswer,
+)
 from bus.frames import Case as CaseFrame
-from bus.frames import Frame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
-from gate.containment.holds import find_agent, may_see, resolve
+from gate.containment.selection import find_agent, may_see, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.events import decode_memory
@@ -45,7 +65,9 @@ class Operators:
                 return await self._hold(p, req)
             case Release():
                 _message(req.message)
-                released: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id))
+                released: CaseFrame = await self.barrier(
+                    p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id)
+                )
                 return released
             case Review():
                 _message(req.message)
@@ -91,7 +113,7 @@ class Operators:
         for term in req.selector:
             text_ok(term, "selector", 2_048, 1)
         if req.dry_run or not (req.plan or req.now):
-            return await self.shard.holds.plan(p, req)
+            return await self.shard.holds.plans.plan(p, req)
         result: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.hold(p, req))
         return result
 
@@ -103,9 +125,12 @@ class Operators:
         start = max(0, req.cursor)
         page = newest[start : start + 100]
         return Cases(
-            agent=p.key, request_id=req.request_id, cases=[holds.shown(p, k, members=False) for k in page], position=t.position,
+            agent=p.key,
+            request_id=req.request_id,
+            cases=[holds.shown(p, k, members=False) for k in page],
+            position=t.position,
             next=start + 100 if start + 100 < len(newest) else None,
-        )  # fmt: skip
+        )
 
     # --- trace ------------------------------------------------------------------------------------
     def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
@@ -128,10 +153,17 @@ class Operators:
             if e.kind in kinds and e.node in depth and (e.node in on_page or may_see(p, e.node))
         ]
         return TraceAnswer(
-            agent=p.key, request_id=req.request_id, root=t.memory_id(root), direction=req.direction,
-            nodes=[self.shard.holds.member(t, s, depth[s]) for s in page], edges=edges, count=len(depth), elsewhere=len(depth) - len(seen),
-            position=t.position, next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen) else None,
-        )  # fmt: skip
+            agent=p.key,
+            request_id=req.request_id,
+            root=t.memory_id(root),
+            direction=req.direction,
+            nodes=[self.shard.holds.plans.member(t, s, depth[s]) for s in page],
+            edges=edges,
+            count=len(depth),
+            elsewhere=len(depth) - len(seen),
+            position=t.position,
+            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen) else None,
+        )
 
     # --- why --------------------------------------------------------------------------------------
     async def _why(self, p: Principal, req: Why) -> WhyAnswer:
@@ -145,39 +177,75 @@ class Operators:
         e = decode_memory(row.meta)
         await self.shard.store_caught_up()
         reads = await self.shard.lineage.query(
-            "exposure", {"tenant": self.shard.tenant_number(t), "memories": [s], "quarantine": policy.QUARANTINE, "most": READS_SHOWN}
+            "exposure",
+            {"tenant": self.shard.tenant_number(t), "memories": [s], "quarantine": policy.QUARANTINE, "most": READS_SHOWN},
         )
         cases = [k for k in t.cases.values() if s in k]
         if req.reveal:
             self.shard.audit(p, "reveal", memory=s)
         agent = t.agents.by_id[e.agent]
         facts: dict[str, Any] = {
-            "state": t.current(s, self.shard.now_ms()), "project": e.project, "kind": KINDS[e.kind], "origin": ORIGINS[e.origin],
-            "origin_claimed": ORIGINS[e.origin_claimed] if e.origin_claimed >= 0 else None, "trust_stamped": e.trust / 1000,
-            "trust_effective": int(c.eff[s]) / 1000, "trust_floor": e.floor / 1000, "classification": CLASSIFICATIONS[e.class_],
-            "actor": {"id": agent.text, "name": agent.name, "key": e.key, "role": e.role}, "written_at": rfc3339(e.ms), "sourceless": e.nosrc,
-            "holds": list(e.holds), "reasons": list(e.reasons), "review": REVIEWS[int(c.review[s])], "compartments": list(e.comp),
-            "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq}, "redactions": [r[0] for r in e.red],
-            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] else None, "exposed": [ids.text("case_", x) for x in e.exposed],
-        }  # fmt: skip
+            "state": t.current(s, self.shard.now_ms()),
+            "project": e.project,
+            "kind": KINDS[e.kind],
+            "origin": ORIGINS[e.origin],
+            "origin_claimed": ORIGINS[e.origin_claimed] if e.origin_claimed >= 0 else None,
+            "trust_stamped": e.trust / 1000,
+            "trust_effective": int(c.eff[s]) / 1000,
+            "trust_floor": e.floor / 1000,
+            "classification": CLASSIFICATIONS[e.class_],
+            "actor": {"id": agent.text, "name": agent.name, "key": e.key, "role": e.role},
+            "written_at": rfc3339(e.ms),
+            "sourceless": e.nosrc,
+            "holds": list(e.holds),
+            "reasons": list(e.reasons),
+            "review": REVIEWS[int(c.review[s])],
+            "compartments": list(e.comp),
+            "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
+            "redactions": [r[0] for r in e.red],
+            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] else None,
+            "exposed": [ids.text("case_", x) for x in e.exposed],
+        }
         return WhyAnswer(
-            agent=p.key, request_id=req.request_id, project=e.project, id=t.memory_id(s), kind="memory", facts=facts,
+            agent=p.key,
+            request_id=req.request_id,
+            project=e.project,
+            id=t.memory_id(s),
+            kind="memory",
+            facts=facts,
             sentences=_sentences(t, s, e, facts, [k.text for k in cases if k.holding], len(reads)),
             parents=[
-                Edge(from_=t.memory_id(x.parent), to=t.memory_id(s), kind=E.EDGE_KINDS[x.kind], confidence=round(x.confidence / 255, 2))
-                for x in e.edges if may_see(p, x.parent)
+                Edge(
+                    from_=t.memory_id(x.parent),
+                    to=t.memory_id(s),
+                    kind=E.EDGE_KINDS[x.kind],
+                    confidence=round(x.confidence / 255, 2),
+                )
+                for x in e.edges
+                if may_see(p, x.parent)
             ],
-            reads=[self._read(t, r) for r in reads], cases=[k.text for k in cases], content=row.content if req.reveal else None, position=t.position,
-        )  # fmt: skip
+            reads=[self._read(t, r) for r in reads],
+            cases=[k.text for k in cases],
+            content=row.content if req.reveal else None,
+            position=t.position,
+        )
 
     def _read(self, t: Tenant, r: tuple[Any, ...]) -> dict[str, Any]:
         """A row of the query `exposure`."""
         ms, recall, agent, project, verb, intent, risk, _, decision, reasons, withdrawn = r
         known = t.agents.by_id.get(bytes(agent))
         return {
-            "recall": ids.text("rec_", bytes(recall)), "agent": known.name if known else "", "project": project, "at": rfc3339(ms), "verb": verb,
-            "intent": INTENTS[intent], "risk": RISKS[risk], "decision": DECISIONS[decision], "reasons": policy.codes(reasons), "withdrawn": withdrawn,
-        }  # fmt: skip
+            "recall": ids.text("rec_", bytes(recall)),
+            "agent": known.name if known else "",
+            "project": project,
+            "at": rfc3339(ms),
+            "verb": verb,
+            "intent": INTENTS[intent],
+            "risk": RISKS[risk],
+            "decision": DECISIONS[decision],
+            "reasons": policy.codes(reasons),
+            "withdrawn": withdrawn,
+        }
 
     async def _why_recall(self, p: Principal, req: Why) -> WhyAnswer:
         t = p.tenant
@@ -187,15 +255,27 @@ class Operators:
         if not rows:
             raise Refused("recall_unknown", field="id")
         shown = [
-            {"memory": t.memory_id(seq), "decision": DECISIONS[decision], "reasons": (found := policy.codes(reasons)), "sentences": [policy.SENTENCES[x] for x in found], "withdrawn": withdrawn}
+            {
+                "memory": t.memory_id(seq),
+                "decision": DECISIONS[decision],
+                "reasons": (found := policy.codes(reasons)),
+                "sentences": [policy.SENTENCES[x] for x in found],
+                "withdrawn": withdrawn,
+            }
             for seq, decision, reasons, withdrawn in rows
             if may_see(p, seq)
-        ]  # fmt: skip
+        ]
         served = sum(1 for _, decision, _, withdrawn in rows if decision < policy.QUARANTINE and not withdrawn)
         return WhyAnswer(
-            agent=p.key, request_id=req.request_id, id=req.id, kind="recall", facts={"decided": len(rows), "served": served, "elsewhere": len(rows) - len(shown)},
-            sentences=[f"{served} of {len(rows)} candidates were served; {len(rows) - served} were withheld."], reads=shown, position=t.position,
-        )  # fmt: skip
+            agent=p.key,
+            request_id=req.request_id,
+            id=req.id,
+            kind="recall",
+            facts={"decided": len(rows), "served": served, "elsewhere": len(rows) - len(shown)},
+            sentences=[f"{served} of {len(rows)} candidates were served; {len(rows) - served} were withheld."],
+            reads=shown,
+            position=t.position,
+        )
 
     # --- context ----------------------------------------------------------------------------------
     async def _context(self, p: Principal, req: ContextRequest) -> ContextAnswer:
@@ -211,11 +291,21 @@ class Operators:
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
         return ContextAnswer(
-            agent=p.key, request_id=req.request_id, context=ids.text("ctx_", ctx.id), root=t.agents.all[ctx.root].name, epoch=ctx.epoch, recalls=ctx.recalls,
-            served=len(ctx.served), trust_floor=labels.floor / 1000, classification=CLASSIFICATIONS[labels.cls], compartments=sorted(labels.comp),
-            exposed=[t.cases[x].text for x in sorted(ctx.exposed)], last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
-            closed=req.action == "close", position=t.position,
-        )  # fmt: skip
+            agent=p.key,
+            request_id=req.request_id,
+            context=ids.text("ctx_", ctx.id),
+            root=t.agents.all[ctx.root].name,
+            epoch=ctx.epoch,
+            recalls=ctx.recalls,
+            served=len(ctx.served),
+            trust_floor=labels.floor / 1000,
+            classification=CLASSIFICATIONS[labels.cls],
+            compartments=sorted(labels.comp),
+            exposed=[t.cases[x].text for x in sorted(ctx.exposed)],
+            last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
+            closed=req.action == "close",
+            position=t.position,
+        )
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms = self.shard.now_ms()
@@ -223,19 +313,26 @@ class Operators:
             p.tenant,
             [
                 noted(
-                    lambda body: E.ContextClosed(ms=now_ms, ctx=ctx.id, epoch=ctx.epoch + 1, agent=p.agent.id, person=p.rights.person, body=body),
-                    message, os.urandom(E.SALT_BYTES),
+                    lambda body: E.ContextClosed(
+                        ms=now_ms, ctx=ctx.id, epoch=ctx.epoch + 1, agent=p.agent.id, person=p.rights.person, body=body
+                    ),
+                    message,
+                    os.urandom(E.SALT_BYTES),
                 )
             ],
-        )  # fmt: skip
+        )
 
     def _stats(self, p: Principal, req: StatsRequest) -> Stats:
         t, c = p.tenant, p.tenant.columns
         seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and may_see(p, s)]
         counts = {
-            "memories": len(seen), "held": sum(1 for s in seen if c.held[s]), "edges": t.down.edges, "agents": len(t.agents.all),
-            "cases_open": sum(1 for k in t.cases.values() if k.state == "open"), "contexts": len(t.contexts),
-        }  # fmt: skip
+            "memories": len(seen),
+            "held": sum(1 for s in seen if c.held[s]),
+            "edges": t.down.edges,
+            "agents": len(t.agents.all),
+            "cases_open": sum(1 for k in t.cases.values() if k.state == "open"),
+            "contexts": len(t.contexts),
+        }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
 
@@ -253,7 +350,10 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
         kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
         least = min(e.edges, key=lambda x: int(t.columns.eff[x.parent])).parent
-        out.append(f"It derives from {len(e.edges)} memories ({said}); the least trusted of them has trust {int(t.columns.eff[least]) / 1000:g}.")
+        out.append(
+            f"It derives from {len(e.edges)} memories ({said}); "
+            f"the least trusted of them has trust {int(t.columns.eff[least]) / 1000:g}."
+        )
     else:
         out.append("It derives from nothing that its writer was served here.")
     source = "names no source" if e.nosrc else "names a source"
@@ -263,5 +363,9 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")
-    out.append(f"It was decided on in {reads if reads < READS_SHOWN else f'at least {READS_SHOWN}'} recalls." if reads else "No recall has come upon it.")
+    out.append(
+        f"It was decided on in {reads if reads < READS_SHOWN else f'at least {READS_SHOWN}'} recalls."
+        if reads
+        else "No recall has come upon it."
+    )
     return out

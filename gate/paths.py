@@ -1,4 +1,6 @@
-"""Where the gatekeeper finds and keeps its files under the home folder (docs/wire.md, 'Home folder'). It reads no seed but the users' hash keys."""
+"""Where the gatekeeper finds and keeps its files under the home folder (docs/wire.md, 'Home folder'). It reads no seed but
+the users' hash keys.
+"""
 
 from __future__ import annotations
 

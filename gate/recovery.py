@@ -1,6 +1,8 @@
-"""Start-up: replay both streams in their one order into live state, and bring the projections to the ledger's end. Decides nothing.
+"""Start-up: replay both streams in their one order into live state, and bring the projections to the ledger's end. Decides
+nothing.
 
-Invariant: a projection that stands beyond the ledger, or whose chain differs where it stands, stops the shard (`LedgerWentBack`): it is
+Invariant: a projection that stands beyond the ledger, or whose chain differs where it stands, stops the shard
+(`LedgerWentBack`): it is
 the trace of a lost or forged tail. One that is missing, damaged, of another schema or behind is rebuilt by itself.
 """
 
@@ -61,7 +63,9 @@ class Recovery:
         names = streams(s.number)
         pruned = max(0, reads.first - 1)
         both = merge(
-            read_blocks(self.nc, names[0], 1, ledger.last), read_blocks(self.nc, names[1], pruned + 1, reads.last), reads_applied=pruned
+            read_blocks(self.nc, names[0], 1, ledger.last),
+            read_blocks(self.nc, names[1], pruned + 1, reads.last),
+            reads_applied=pruned,
         )
         async with aclosing(both):
             async for block in both:
@@ -89,7 +93,9 @@ class Recovery:
         for account, position in self.stood.items():
             t = self.shard.tenants[account]
             if position.tenant_seq > t.position:
-                raise LedgerWentBack(f"The ledger of tenant {account} ends at {t.position}; its catalog has applied {position.tenant_seq}.")
+                raise LedgerWentBack(
+                    f"The ledger of tenant {account} ends at {t.position}; its catalog has applied {position.tenant_seq}."
+                )
 
     # --- ledger -----------------------------------------------------------------------------------
     async def _ledger_block(self, block: Block, last: int) -> None:
@@ -142,8 +148,14 @@ class Recovery:
 
     def _same_chain(self, section: Section) -> None:
         stood = self.stood.get(section.tenant)
-        if stood and section.seq <= stood.tenant_seq <= section.last and (stood.tenant_seq != section.last or stood.chain != section.hash):
-            raise LedgerWentBack(f"At event {stood.tenant_seq} of tenant {section.tenant} the ledger isn't the one that its catalog has applied.")
+        if (
+            stood
+            and section.seq <= stood.tenant_seq <= section.last
+            and (stood.tenant_seq != section.last or stood.chain != section.hash)
+        ):
+            raise LedgerWentBack(
+                f"At event {stood.tenant_seq} of tenant {section.tenant} the ledger isn't the one that its catalog has applied."
+            )
 
     def _memory(self, t: Tenant, seq: int, meta: bytes, body: bytes | None, e: E.MemoryWritten) -> NewMemory:
         project = t.projects[e.project].number
@@ -174,7 +186,7 @@ class Recovery:
 
     async def _room(self) -> None:
         """Let the lineage store catch up: its queue must not hold the whole ledger."""
-        while self.shard.lineage.backlog > BACKLOG_ROWS_MAX and self.shard.lineage.failed is None:
+        while self.shard.lineage.backlog > BACKLOG_ROWS_MAX and self.shard.lineage.failed is None:  # noqa: ASYNC110 - another thread
             await asyncio.sleep(0.01)
 
     # --- READS ------------------------------------------------------------------------------------

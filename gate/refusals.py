@@ -18,35 +18,69 @@ class Wording(NamedTuple):
 
 TABLE: dict[str, Wording] = {
     # malformed
-    "malformed_frame": Wording("malformed", "The request is not a frame of this verb.", "Send one JSON object as docs/wire.md describes."),
+    "malformed_frame": Wording(
+        "malformed", "The request is not a frame of this verb.", "Send one JSON object as docs/wire.md describes."
+    ),
     "bad_field": Wording("rejected", "A field has a value outside its type.", "See `field`; allowed values are in docs/wire.md."),
     "frame_too_large": Wording("rejected", "The frame is over its limit.", "Send less text in one call."),
     # identity and rights
-    "identity_missing": Wording("denied", "The broker gave no identity for this request.", "Connect to the tenant's account with ordinary credentials."),
-    "identity_mismatch": Wording("denied", "The subject names another actor than the broker.", "Publish on the subject with your own public key."),
-    "issuer_unknown": Wording("denied", "The key that signed this credential is not in the registry.", "Ask the operator for a credential of this home."),
-    "agent_unregistered": Wording("denied", "This key is not registered in the ledger.", "Add the agent with `cordon agent add`."),
-    "tag_invalid": Wording("denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."),
+    "identity_missing": Wording(
+        "denied", "The broker gave no identity for this request.", "Connect to the tenant's account with ordinary credentials."
+    ),
+    "identity_mismatch": Wording(
+        "denied", "The subject names another actor than the broker.", "Publish on the subject with your own public key."
+    ),
+    "issuer_unknown": Wording(
+        "denied", "The key that signed this credential is not in the registry.", "Ask the operator for a credential of this home."
+    ),
+    "agent_unregistered": Wording(
+        "denied", "This key is not registered in the ledger.", "Add the agent with `cordon agent add`."
+    ),
+    "tag_invalid": Wording(
+        "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."
+    ),
     "verb_unknown": Wording("rejected", "There is no such verb.", "Use one of the verbs in docs/wire.md."),
     "verb_not_available": Wording("rejected", "This verb is not available in this version.", "See CHANGELOG.md for what is."),
     "verb_denied": Wording("denied", "This role may not use that verb.", "Use a credential of a role that may."),
-    "project_unknown": Wording("denied", "There is no such project for this credential.", "List projects with `cordon project list`."),
+    "project_unknown": Wording(
+        "denied", "There is no such project for this credential.", "List projects with `cordon project list`."
+    ),
     "tenant_unknown": Wording("denied", "This tenant is not known to the gatekeeper.", "Add it with `cordon tenant add`."),
     # limits
     "too_long": Wording("rejected", "A field is over its limit.", "Shorten `field` to `limit` bytes or items."),
     "too_short": Wording("rejected", "A field is empty.", "Give `field` a value."),
     "out_of_range": Wording("rejected", "A number is out of its range.", "Keep `field` within the range in docs/wire.md."),
     "nul_character": Wording("rejected", "The text holds a NUL character.", "Remove it."),
-    "bidi_control": Wording("rejected", "The text holds a bidirectional override, which can disguise what it says.", "Remove U+202A-U+202E and U+2066-U+2069."),
+    "bidi_control": Wording(
+        "rejected",
+        "The text holds a bidirectional override, which can disguise what it says.",
+        "Remove U+202A-U+202E and U+2066-U+2069.",
+    ),
     "time_not_utc": Wording("rejected", "A time is not RFC 3339 in UTC.", "Write it as 2026-01-31T12:00:00Z."),
-    "time_order": Wording("rejected", "The times contradict each other.", "valid_from must be before valid_until, expiry in the future; give ttl or expires_at, not both."),
+    "time_order": Wording(
+        "rejected",
+        "The times contradict each other.",
+        "valid_from must be before valid_until, expiry in the future; give ttl or expires_at, not both.",
+    ),
     "bad_name": Wording("rejected", "A name is not an identity token.", "Use 1-64 characters of a-z, 0-9, '-' and '_'."),
-    "readers_invalid": Wording("rejected", "`readers` is not a list of non-empty clauses.", "Use clauses of agent:NAME, role:ROLE or user:ID, or null."),
-    "filter_invalid": Wording("rejected", "A filter is unknown or empty.", "Use kind, origin, agent, scope, classification, task_state, each with at least one value."),
+    "readers_invalid": Wording(
+        "rejected", "`readers` is not a list of non-empty clauses.", "Use clauses of agent:NAME, role:ROLE or user:ID, or null."
+    ),
+    "filter_invalid": Wording(
+        "rejected",
+        "A filter is unknown or empty.",
+        "Use kind, origin, agent, scope, classification, task_state, each with at least one value.",
+    ),
     "scope_id_missing": Wording("rejected", "This scope needs `scope_id` (user) or `task` (task).", "Name the user or the task."),
-    "parent_unknown": Wording("rejected", "A declared parent is unknown here.", "Declare only memories that you were served or can read."),
-    "supersede_unknown": Wording("rejected", "The memory to supersede is unknown here.", "Supersede only a memory that you can read."),
-    "memory_unknown": Wording("rejected", "There is no such memory here.", "Check the id; a short id needs at least its last 8 characters."),
+    "parent_unknown": Wording(
+        "rejected", "A declared parent is unknown here.", "Declare only memories that you were served or can read."
+    ),
+    "supersede_unknown": Wording(
+        "rejected", "The memory to supersede is unknown here.", "Supersede only a memory that you can read."
+    ),
+    "memory_unknown": Wording(
+        "rejected", "There is no such memory here.", "Check the id; a short id needs at least its last 8 characters."
+    ),
     "id_ambiguous": Wording("rejected", "More than one id ends so.", "Give more characters of the id."),
     "notice_unknown": Wording("rejected", "There is no such open notice for this agent.", "Call `sync` for the open ones."),
     "agent_unknown": Wording("rejected", "There is no such agent in this tenant.", "List agents with `cordon agent list`."),
@@ -54,11 +88,19 @@ TABLE: dict[str, Wording] = {
     "recall_unknown": Wording("rejected", "There is no such recall.", "Check the id; reads are kept for 90 days."),
     "message_missing": Wording("rejected", "A reason is required.", "Say why with -m."),
     "selector_empty": Wording("rejected", "The selector matches no memory.", "Give ids, agent:NAME, run:LABEL or source:URI."),
-    "nothing_to_review": Wording("rejected", "This memory is not waiting for a review.", "Only memories held at write are reviewed; cases are released."),
+    "nothing_to_review": Wording(
+        "rejected", "This memory is not waiting for a review.", "Only memories held at write are reviewed; cases are released."
+    ),
     # conflicts
-    "idempotency_conflict": Wording("conflict", "This idempotency key was used for other content.", "Use a new key for a new memory."),
-    "supersede_conflict": Wording("conflict", "That memory was superseded meanwhile.", "Read the current one and supersede that."),
-    "plan_unknown": Wording("conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one with `cordon hold … --dry-run`."),
+    "idempotency_conflict": Wording(
+        "conflict", "This idempotency key was used for other content.", "Use a new key for a new memory."
+    ),
+    "supersede_conflict": Wording(
+        "conflict", "That memory was superseded meanwhile.", "Read the current one and supersede that."
+    ),
+    "plan_unknown": Wording(
+        "conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one with `cordon hold … --dry-run`."
+    ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
@@ -66,21 +108,40 @@ TABLE: dict[str, Wording] = {
     # quotas and state
     "over_quota": Wording("unavailable", "Over a quota.", "Slow down; see `limit`.", 0.5),
     "starting": Wording("unavailable", "The gatekeeper is starting.", "Try again in a moment.", 0.5),
-    "ledger_unreachable": Wording("unavailable", "The ledger does not confirm writes now.", "Try again; nothing was stored.", 1.0),
-    "ledger_full": Wording("unavailable", "The ledger is full: memory writes are stopped, reads and holds go on.", "The operator must add space.", 30.0),
+    "ledger_unreachable": Wording(
+        "unavailable", "The ledger does not confirm writes now.", "Try again; nothing was stored.", 1.0
+    ),
+    "ledger_full": Wording(
+        "unavailable",
+        "The ledger is full: memory writes are stopped, reads and holds go on.",
+        "The operator must add space.",
+        30.0,
+    ),
     "context_changed": Wording("unavailable", "The context was closed while this was answered.", "Ask again.", 0.1),
-    "integrity_alarm": Wording("unavailable", "The answer failed its last look and was not sent.", "Tell the operator; ask again.", 1.0),
+    "integrity_alarm": Wording(
+        "unavailable", "The answer failed its last look and was not sent.", "Tell the operator; ask again.", 1.0
+    ),
     "behind": Wording("unavailable", "The gatekeeper is behind the position you ask for.", "Ask again.", 0.2),
     "store_behind": Wording("unavailable", "The lineage store has not caught up.", "Try again in a moment.", 1.0),
     "stopping": Wording("unavailable", "The gatekeeper is stopping.", "Try again in a moment.", 1.0),
-    "internal": Wording("internal", "The gatekeeper failed on this request; it is in its log.", "Try again; report it if it stays.", 1.0),
-}  # fmt: skip
+    "internal": Wording(
+        "internal", "The gatekeeper failed on this request; it is in its log.", "Try again; report it if it stays.", 1.0
+    ),
+}
 
 
 class Refused(Exception):
     """A typed no on its way to the caller. `code` is a key of TABLE."""
 
-    def __init__(self, code: str, *, field: str = "", limit: int | None = None, reasons: tuple[str, ...] = (), detail: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        *,
+        field: str = "",
+        limit: int | None = None,
+        reasons: tuple[str, ...] = (),
+        detail: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(code)
         self.code = code
         self.field = field
@@ -91,6 +152,16 @@ class Refused(Exception):
     def frame(self, request_id: str = "", agent: str = "", project: str = "") -> Refusal:
         w = TABLE[self.code]
         return Refusal(
-            request_id=request_id, agent=agent, project=project, error=w.error, reason=self.code, reasons=list(self.reasons) or [self.code],
-            field=self.field, limit=self.limit, message=w.message, advice=w.advice, retry_after_s=w.retry_after_s, detail=self.detail,
-        )  # fmt: skip
+            request_id=request_id,
+            agent=agent,
+            project=project,
+            error=w.error,
+            reason=self.code,
+            reasons=list(self.reasons) or [self.code],
+            field=self.field,
+            limit=self.limit,
+            message=w.message,
+            advice=w.advice,
+            retry_after_s=w.retry_after_s,
+            detail=self.detail,
+        )

@@ -57,7 +57,9 @@ async def owned(path: Path) -> AsyncIterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Owned(f"Another gatekeeper holds {path}.", reason="shard_owned", advice="Stop it first: `cordon down`.") from None
+            raise Owned(
+                f"Another gatekeeper holds {path}.", reason="shard_owned", advice="Stop it first: `cordon down`."
+            ) from None
         yield
     finally:
         handle.close()
@@ -73,9 +75,16 @@ async def connect(paths: Paths, url: str) -> tuple[Client, str]:
         log.warning("broker: %s", e)
 
     nc = await nats.connect(
-        url, user_credentials=str(paths.creds), inbox_prefix=f"_INBOX.{credential.key}".encode(), error_cb=on_error, pending_size=64 << 20,
-        max_reconnect_attempts=-1, reconnect_time_wait=RECONNECT_FIRST_S, name="cordon-gatekeeper", flusher_queue_size=65_536,
-    )  # fmt: skip
+        url,
+        user_credentials=str(paths.creds),
+        inbox_prefix=f"_INBOX.{credential.key}".encode(),
+        error_cb=on_error,
+        pending_size=64 << 20,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=RECONNECT_FIRST_S,
+        name="cordon-gatekeeper",
+        flusher_queue_size=65_536,
+    )
     return nc, core
 
 
@@ -104,9 +113,15 @@ async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
         operator = paths.operator_jwt.read_text().strip()
         registry = verify_registry(paths.registry.read_text().strip(), operator)
         shard = Shard(
-            paths=paths, loop=loop, core_account=core, registry=registry, operator_jwt=operator, admission=Admission(StaticEmbedder(), None),
-            lineage=lineage, stream_identity=states[0].identity,
-        )  # fmt: skip
+            paths=paths,
+            loop=loop,
+            core_account=core,
+            registry=registry,
+            operator_jwt=operator,
+            admission=Admission(StaticEmbedder(), None),
+            lineage=lineage,
+            stream_identity=states[0].identity,
+        )
         shard.outbox = Outbox(nc)
         shard.index.start()
         await Recovery(shard, nc).run()
@@ -131,13 +146,20 @@ async def serve(paths: Paths, url: str) -> None:
         pumps = [
             asyncio.create_task(work, name=name)
             for name, work in (
-                ("writes", shard.writes.run()), ("sequencer", shard.sequencer.run()), ("asks", shard.recalls.run_asks()),
-                ("records", shard.recalls.run_records()), ("housekeeping", housekeeping(shard, nc)),
+                ("writes", shard.writes.run()),
+                ("sequencer", shard.sequencer.run()),
+                ("asks", shard.recalls.run_asks()),
+                ("records", shard.recalls.run_records()),
+                ("housekeeping", housekeeping(shard, nc)),
             )
-        ]  # fmt: skip
+        ]
         await asyncio.to_thread(warm_up, shard)
         n = shard.number
-        for subject, handler in ((f"in.{n}.>", shard.intake.on_memory), (f"op.{n}.>", shard.intake.on_operator), (f"adm.{n}.>", shard.intake.on_admin)):
+        for subject, handler in (
+            (f"in.{n}.>", shard.intake.on_memory),
+            (f"op.{n}.>", shard.intake.on_operator),
+            (f"adm.{n}.>", shard.intake.on_admin),
+        ):
             await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
         await nc.flush()
         gc.collect()
@@ -165,7 +187,13 @@ async def serve(paths: Paths, url: str) -> None:
 
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
-    while shard.writes.queue or shard.sequencer.turns or shard.recalls.asks or shard.recalls.records or any(t.in_flight for t in shard.tenants.values()):
+    while (  # noqa: ASYNC110 - the end of queues of several tasks
+        shard.writes.queue
+        or shard.sequencer.turns
+        or shard.recalls.asks
+        or shard.recalls.records
+        or any(t.in_flight for t in shard.tenants.values())
+    ):
         await asyncio.sleep(0.01)
     await shard.outbox.nc.flush()
 
@@ -186,7 +214,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
             next_notice = loop.time() + NOTICE_AGAIN_S
             for t in shard.tenants.values():
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
-                    shard.holds.tell(t, t.cases[case], kind)
+                    shard.holds.notices.tell(t, t.cases[case], kind)
         for t in shard.tenants.values():
             await shard.holds.release_overdue(t)
 
@@ -215,9 +243,13 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
             return {
-                "replayed": int(shard.replayed["events"]), "reads": int(shard.replayed["reads"]), "position": shard.ledger_seq,
-                "seconds": shard.replayed["seconds"], "set_aside": [str(p) for p in moved], "accepted_by": accept_by or "",
-            }  # fmt: skip
+                "replayed": int(shard.replayed["events"]),
+                "reads": int(shard.replayed["reads"]),
+                "position": shard.ledger_seq,
+                "seconds": shard.replayed["seconds"],
+                "set_aside": [str(p) for p in moved],
+                "accepted_by": accept_by or "",
+            }
 
 
 async def _accept(shard: Shard, by: str) -> None:
@@ -235,7 +267,11 @@ def refusal(e: BaseException) -> dict[str, str]:
     if isinstance(e, CordonError):
         return {"reason": e.reason, "message": e.message, "advice": e.advice}
     if isinstance(e, UnknownEvent):
-        return {"reason": "unknown_event", "message": f"The ledger holds an event that this version doesn't know: {e}.", "advice": "Use the version that wrote it, or a newer one."}
+        return {
+            "reason": "unknown_event",
+            "message": f"The ledger holds an event that this version doesn't know: {e}.",
+            "advice": "Use the version that wrote it, or a newer one.",
+        }
     return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
 
 
@@ -260,7 +296,9 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None) -> int:
     except (LedgerError, ProjectionUnusable, UnknownEvent, ConfigError, Owned) as e:
         log.error("refusing to serve: %s", e)
         write_atomically(paths.error, json.dumps(refusal(e)))
-        print(json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr)
+        print(
+            json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr
+        )
         return EXIT_REFUSED
     except Exception as e:
         log.exception("stopped")

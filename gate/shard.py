@@ -38,8 +38,8 @@ from gate.refusals import Refused
 from gate.state.tenant import Tenant
 from gate.verify import Verifier
 from gate.writing.decide import Write
-from gate.writing.writes import Writes
 from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
+from gate.writing.writes import Writes
 
 log = logging.getLogger(__name__)
 STORE_WAIT_S: Final = 5.0
@@ -50,9 +50,18 @@ class Shard:
     owner_epoch: Final = 1
 
     def __init__(
-        self, *, paths: Paths, loop: asyncio.AbstractEventLoop, core_account: str, registry: dict[str, RegistryEntry], operator_jwt: str,
-        admission: Admission, lineage: LineageStore, stream_identity: str, now_ms: Callable[[], int] = wall_ms,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        paths: Paths,
+        loop: asyncio.AbstractEventLoop,
+        core_account: str,
+        registry: dict[str, RegistryEntry],
+        operator_jwt: str,
+        admission: Admission,
+        lineage: LineageStore,
+        stream_identity: str,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
         self.paths, self.loop, self.now_ms = paths, loop, now_ms
         self.operator_jwt = operator_jwt
         self.stream_identity = stream_identity
@@ -122,7 +131,9 @@ class Shard:
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""
-        self.index.call(fn, *args).add_done_callback(lambda f: self.fail(f.exception()) if not f.cancelled() and f.exception() else None)
+        self.index.call(fn, *args).add_done_callback(
+            lambda f: self.fail(f.exception()) if not f.cancelled() and f.exception() else None
+        )
 
     def fail(self, error: BaseException | None) -> None:
         """Stop serving: live state can't be trusted to follow the ledger any more."""
@@ -197,7 +208,8 @@ class Shard:
     def audit(self, p: Principal, code: str, *, memory: int = 0) -> None:
         """Note a look at text by an operator: never folded."""
         self.recalls.record(
-            p.tenant, E.Audit(ms=self.now_ms(), agent=p.agent.id, key=p.key, verb="why", project=p.project, code=code, memory=memory)
+            p.tenant,
+            E.Audit(ms=self.now_ms(), agent=p.agent.id, key=p.key, verb="why", project=p.project, code=code, memory=memory),
         )
 
     def audit_refusal(self, p: Principal, verb: str, code: str) -> None:
@@ -228,13 +240,27 @@ class Shard:
     def status(self) -> dict[str, Any]:
         s = self.sequencer
         return {
-            "state": self.state if self.healthy() else "ledger_unreachable", "shard": self.number, "ledger_seq": self.ledger_seq, "reads_seq": self.reads_seq,
-            "tenants": len(self.tenants), "memories": sum(t.memories for t in self.tenants.values()), "held": sum(t.held_total for t in self.tenants.values()),
-            "blocks": s.blocks, "events": s.events, "recalls": self.recalls.answered, "alarms": self.recalls.alarms, "retries": self.ledger.retries + self.reads.retries,
-            "refused": dict(self.refused), "send_failures": dict(self.outbox.failed), "uptime_s": round(time.monotonic() - self.started, 1),
-            "replayed": self.replayed, "ledger_full_share": round(self.ledger_share, 4), "gate": self.gate_id or "off",
-            "encoder": self.admission.embedder.id, "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
-        }  # fmt: skip
+            "state": self.state if self.healthy() else "ledger_unreachable",
+            "shard": self.number,
+            "ledger_seq": self.ledger_seq,
+            "reads_seq": self.reads_seq,
+            "tenants": len(self.tenants),
+            "memories": sum(t.memories for t in self.tenants.values()),
+            "held": sum(t.held_total for t in self.tenants.values()),
+            "blocks": s.blocks,
+            "events": s.events,
+            "recalls": self.recalls.answered,
+            "alarms": self.recalls.alarms,
+            "retries": self.ledger.retries + self.reads.retries,
+            "refused": dict(self.refused),
+            "send_failures": dict(self.outbox.failed),
+            "uptime_s": round(time.monotonic() - self.started, 1),
+            "replayed": self.replayed,
+            "ledger_full_share": round(self.ledger_share, 4),
+            "gate": self.gate_id or "off",
+            "encoder": self.admission.embedder.id,
+            "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
+        }
 
     async def verify(self) -> dict[str, Any]:
         return await self.verifier.verify()

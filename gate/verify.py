@@ -1,4 +1,6 @@
-"""Verification: every block again from the stream, its chain, and what the projections have made of it. Findings name the record."""
+"""Verification: every block again from the stream, its chain, and what the projections have made of it. Findings name the
+record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,22 @@ if TYPE_CHECKING:
 FINDINGS_MAX: Final = 100
 BATCH: Final = 1_000
 # Columns that no later event may change, and those that must agree when nothing was written meanwhile.
-STAMPED: Final = ("kind", "project", "row", "actor", "trust", "floor", "origin", "cls", "sens", "opt_out", "scope", "written", "oldest", "expires")
+STAMPED: Final = (
+    "kind",
+    "project",
+    "row",
+    "actor",
+    "trust",
+    "floor",
+    "origin",
+    "cls",
+    "sens",
+    "opt_out",
+    "scope",
+    "written",
+    "oldest",
+    "expires",
+)
 FACTS: Final = ("eff", "held", "superseded", "review")
 
 
@@ -31,7 +48,9 @@ class Verifier:
         self.shard = shard
 
     async def verify(self) -> dict[str, Any]:
-        """{ok, findings, blocks, events, reads_blocks, memories, seconds}. Serves meanwhile; facts that move are compared only at rest."""
+        """{ok, findings, blocks, events, reads_blocks, memories, seconds}. Serves meanwhile; facts that move are compared
+        only at rest.
+        """
         started = time.perf_counter()
         run = _Run(self.shard)
         try:
@@ -41,9 +60,15 @@ class Verifier:
         except LedgerError as e:
             run.found(e.message)
         return {
-            "ok": not run.findings, "findings": run.findings[:FINDINGS_MAX], "blocks": run.blocks, "events": run.events, "reads_blocks": run.reads_blocks,
-            "memories": run.memories, "tenants": len(run.tenants), "seconds": round(time.perf_counter() - started, 3),
-        }  # fmt: skip
+            "ok": not run.findings,
+            "findings": run.findings[:FINDINGS_MAX],
+            "blocks": run.blocks,
+            "events": run.events,
+            "reads_blocks": run.reads_blocks,
+            "memories": run.memories,
+            "tenants": len(run.tenants),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
 
 
 class _Run:
@@ -143,7 +168,9 @@ class _Run:
                 counts = dict(await s.lineage.query("counts", {"tenant": s.tenant_number(live)}))
                 for table, expected in (("memory", scratch.memories), ("edge", scratch.down.edges)):
                     if counts.get(table, 0) != expected:
-                        self.found(f"lineage store of {account}: {counts.get(table, 0)} rows in {table}, the ledger has {expected}")
+                        self.found(
+                            f"lineage store of {account}: {counts.get(table, 0)} rows in {table}, the ledger has {expected}"
+                        )
         for account in s.tenants.keys() - self.tenants.keys():
             if s.tenants[account].position:
                 self.found(f"tenant {account} is served and not in the ledger")

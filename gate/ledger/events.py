@@ -1,4 +1,5 @@
-"""Events of the ledger and records of READS, as they lie on disk. Formats are dear to change: append fields with defaults, never rename.
+"""Events of the ledger and records of READS, as they lie on disk. Formats are dear to change: append fields with defaults,
+never rename.
 
 An event is (meta bytes, body bytes or None). Meta is msgpack, a map tagged by `e`, and holds ids, labels, decisions, edges.
 Body = salt[32] ‖ msgpack and holds everything personal: content, vector, evidence, clear labels, free text.
@@ -32,7 +33,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     ms: int
 
 
-class MemoryWritten(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_written", rename={"class_": "class", "from_": "from"}):
+class MemoryWritten(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_written", rename={"class_": "class", "from_": "from"}
+):
     """A draft that was accepted or held, with the decision taken. `state` is 'active' or 'held' at write."""
 
     id: bytes
@@ -104,7 +107,9 @@ class MemoryReviewed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class CasePart(Event, frozen=True, kw_only=True, omit_defaults=True, tag="case_part"):
-    """A part of a case's member list: `deltas` is LEB128 of the ascending tenant_seqs, each less the one before it (the first as it is)."""
+    """A part of a case's member list: `deltas` is LEB128 of the ascending tenant_seqs, each less the one before it (the
+    first as it is).
+    """
 
     case: bytes
     part: int
@@ -204,9 +209,20 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 AnyEvent = (
-    MemoryWritten | MemoryReviewed | CasePart | CaseOpened | CaseReleased | NoticeSent | NoticeAcked | ContextClosed
-    | TenantAdded | ProjectChanged | AgentIssued | PolicyChanged | LedgerAccepted
-)  # fmt: skip
+    MemoryWritten
+    | MemoryReviewed
+    | CasePart
+    | CaseOpened
+    | CaseReleased
+    | NoticeSent
+    | NoticeAcked
+    | ContextClosed
+    | TenantAdded
+    | ProjectChanged
+    | AgentIssued
+    | PolicyChanged
+    | LedgerAccepted
+)
 
 
 # --- READS ------------------------------------------------------------------------------------------
@@ -227,7 +243,9 @@ class ReadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Served(ReadRecord, frozen=True, kw_only=True, omit_defaults=True, tag="served"):
-    """A recall that was answered: all candidates shown or decided, at most 64 of each. `items`: [tenant_seq, decision, reason bits]."""
+    """A recall that was answered: all candidates shown or decided, at most 64 of each. `items`: [tenant_seq, decision,
+    reason bits].
+    """
 
     recall: bytes
     ctx: bytes

@@ -1,7 +1,7 @@
 """The lineage store: graph, reads, decisions, cases, notices and audit of a shard, in DuckDB. The only user of duckdb.
 
 A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and with them, in
-the same transaction, how far each stream is applied, so a block that comes again is skipped; after an error nothing more is put in
+the same transaction, how far each stream is applied, so a block that comes again is skipped; after an error nothing more goes in
 (the file stays right up to its positions, and the next start replays the rest). The queue is bounded by rows.
 """
 
@@ -39,6 +39,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _QUERIES: Final = load_queries("lineage")
 _SCHEMA: Final = load_queries("lineage_schema")
 _DAMAGE: Final = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+_BUGS: Final = (duckdb.ProgrammingError, duckdb.DataError)  # a wrong statement or parameter
 _HEADER_BYTES: Final = 3 * 4_096  # before the first block of a DuckDB file
 
 
@@ -166,7 +167,7 @@ class LineageStore:
         self._failed = error
         self._queue.clear()
         self._queued_rows = 0
-        self._wake(lambda _: True, _unavailable(error.message, "lineage_failed"))
+        self._wake(lambda _: True, _for_caller(error))
         self._changed.notify_all()
 
     def _wake(self, due: Callable[[_Waiter], bool], error: CordonError | None) -> None:
@@ -182,7 +183,7 @@ class LineageStore:
         waiter = _Waiter(stream, seq, loop, loop.create_future())
         with self._changed:
             if self._failed is not None:
-                raise _unavailable(self._failed.message, "lineage_failed")
+                raise _for_caller(self._failed)
             if self._positions[stream] >= seq:
                 return
             self._waiters.append(waiter)
@@ -208,7 +209,7 @@ class LineageStore:
         if self._closing:
             raise _unavailable("it is closed", "lineage_closed")
         if isinstance(self._failed, ProjectionUnusable):  # of another failure the file is right up to its positions
-            raise _unavailable(self._failed.message, "lineage_failed")
+            raise _for_caller(self._failed)
         cursor = self._root.cursor()
 
         def run() -> list[tuple[Any, ...]]:
@@ -226,15 +227,17 @@ class LineageStore:
                 raise
             raise _unavailable(f"query {name} took over {timeout_s} s", "lineage_slow") from None
         except duckdb.Error as error:
+            if isinstance(error, _BUGS):
+                raise
             named = _named(self.path, error)
             if isinstance(named, ProjectionUnusable):
                 with self._changed:
                     self._fail(named)
-            raise _unavailable(named.message, "lineage_failed") from error
+            raise _for_caller(named) from error
 
     # --- closing ------------------------------------------------------------------------------------
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is queued, then close. What isn't written in `timeout_s` comes again by replay. Blocks: call it off the loop."""
+        """Write what is queued, then close. What isn't written in `timeout_s` comes again by replay. Call it off the loop."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -250,8 +253,13 @@ def _unavailable(what: str, reason: str) -> Unavailable:
     return Unavailable(f"The lineage store isn't ready: {what}.", reason=reason, advice=advice)
 
 
+def _for_caller(error: CordonError) -> Unavailable:
+    """Who asks can only wait; `failed` has the cause for whoever runs the shard."""
+    return error if isinstance(error, Unavailable) else _unavailable(error.message, "lineage_failed")
+
+
 def _named(path: Path, error: BaseException) -> CordonError:
-    """Damage is a reason to rebuild; a lack of memory, time or disk isn't, nor is a bug of ours."""
+    """Damage is a reason to rebuild; a lack of memory or disk isn't, nor is a bug of ours."""
     if isinstance(error, CordonError):
         return error
     if isinstance(error, _DAMAGE) or "orrupt" in str(error):

@@ -1,4 +1,6 @@
-"""Admission of a micro-batch: candidates → policy → gate → the page. Runs on the index thread; reads columns, writes only the asks."""
+"""Admission of a micro-batch: candidates → policy → gate → the page. Runs on the index thread; reads columns, writes only
+the asks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ class Scorer(Protocol):
     def threshold(self) -> float: ...
 
     def score(
-        self, asks: list[Ask], vectors: npt.NDArray[np.float32], found: Candidates, memories: npt.NDArray[np.float32], rows: policy.Rows, now_ms: int
+        self,
+        asks: list[Ask],
+        vectors: npt.NDArray[np.float32],
+        found: Candidates,
+        memories: npt.NDArray[np.float32],
+        rows: policy.Rows,
+        now_ms: int,
     ) -> npt.NDArray[np.float32]:
         """float32[candidates]; vectors float32[asks, d], memories float32[candidates, d]."""
 
@@ -47,7 +55,9 @@ class Admission:
         self.embedder = embedder
         self.gate = gate
 
-    def answer(self, tenant: Tenant, project: Project, index: ProjectIndex | None, catalog: Catalog, asks: list[Ask], now_ms: int) -> None:
+    def answer(
+        self, tenant: Tenant, project: Project, index: ProjectIndex | None, catalog: Catalog, asks: list[Ask], now_ms: int
+    ) -> None:
         """Fill found, withheld, rows and notes of asks of one project."""
         snapshot = tenant.generation  # before the columns are read: what it names, the columns have
         for a in asks:
@@ -85,7 +95,16 @@ class Admission:
             f = Found(s, int(decision[i]), int(reasons[i]), int(constraints[i]), 0.0)
             (a.found if f.decision < policy.QUARANTINE else a.withheld).append(f)
 
-    def _decide(self, t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], found: Candidates, now_ms: int) -> None:
+    def _decide(
+        self,
+        t: Tenant,
+        project: Project,
+        index: ProjectIndex,
+        asks: list[Ask],
+        vectors: npt.NDArray[np.float32],
+        found: Candidates,
+        now_ms: int,
+    ) -> None:
         if not len(found.seqs):
             return
         c, seqs, owner = t.columns, found.seqs, found.owner
@@ -117,9 +136,15 @@ class Admission:
                 a.notes.append(NOTE_GATE_OFF)
 
     def _gate(
-        self, project: Project, index: ProjectIndex, vectors: npt.NDArray[np.float32], found: Candidates, rows: policy.Rows,
-        asks: list[Ask], now_ms: int,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:  # fmt: skip
+        self,
+        project: Project,
+        index: ProjectIndex,
+        vectors: npt.NDArray[np.float32],
+        found: Candidates,
+        rows: policy.Rows,
+        asks: list[Ask],
+        now_ms: int,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:
         """Scores, and which candidates the gate would lower; (zeros, None) when there is no gate."""
         n = len(found.seqs)
         if self.gate is None or project.settings.gate == "off":
@@ -144,7 +169,9 @@ class Admission:
                 a.withheld.append(Found(s, int(decision[i]), int(reasons[i]), 0, 0.0))
 
 
-def _asked(t: Tenant, project: Project, asks: list[Ask], seqs: npt.NDArray[np.int32], owner: npt.NDArray[np.int32], now_ms: int) -> tuple[policy.Rows, policy.Ask]:
+def _asked(
+    t: Tenant, project: Project, asks: list[Ask], seqs: npt.NDArray[np.int32], owner: npt.NDArray[np.int32], now_ms: int
+) -> tuple[policy.Rows, policy.Ask]:
     """The candidates' columns, and the askers' side broadcast to them."""
     authority = np.fromiter((agent.role in policy.AUTHORITY_ROLES for agent in t.agents.all), np.bool_, len(t.agents.all))
     rows = policy.Rows(t.columns, seqs, authority)
@@ -181,4 +208,3 @@ def _shadow(decision: npt.NDArray[np.int8], reasons: npt.NDArray[np.int32], a: A
     if bool(((decision != policy.ADMIT) & ~hard).any()) and NOTE_SHADOW not in a.notes:
         a.notes.append(NOTE_SHADOW)
     return np.where(hard, decision, np.int8(policy.ADMIT))
-

@@ -1,6 +1,7 @@
 """The last look: one synchronous function that checks every item once more, encodes, and leaves the answer for the connection.
 
-Nothing may run between the look and the hand-over to the client's FIFO buffer: no await. The guarantee is that of one connection per
+Nothing may run between the look and the hand-over to the client's FIFO buffer: no await. The guarantee is that of one
+connection per
 shard, over which receipts of holds go too: an answer buffered before a hold is on the wire before the hold's receipt.
 """
 
@@ -60,9 +61,17 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
         items.append(item_of(t, f, row, rank, now_ms, bool(a.as_of_ms), whole))
         budget -= size if whole else ITEM_OVERHEAD_BYTES
     recall = frames.Recall(
-        request_id=a.request_id, agent=p.key, project=p.project, recall_id=ids.text("rec_", a.recall), admitted=items, withheld=dict(counts),
-        why_empty="" if items else _why_empty(a, counts), notes=a.notes, generation=t.generation, position=t.position,
-    )  # fmt: skip
+        request_id=a.request_id,
+        agent=p.key,
+        project=p.project,
+        recall_id=ids.text("rec_", a.recall),
+        admitted=items,
+        withheld=dict(counts),
+        why_empty="" if items else _why_empty(a, counts),
+        notes=a.notes,
+        generation=t.generation,
+        position=t.position,
+    )
     return Looked(frames.encode(recall), tuple(withdrawn))
 
 
@@ -72,7 +81,9 @@ def _alarm(t: Tenant, a: Ask, f: Found) -> None:
     project = t.projects[p.project]
     if c.project[f.seq] != project.number or c.cls[f.seq] > p.rights.clearance:
         raise Refused("integrity_alarm")
-    if c.held[f.seq] and any(k.position and k.position <= a.snapshot and f.seq in k for k in t.cases.values() if k.state == "open"):
+    if c.held[f.seq] and any(
+        k.position and k.position <= a.snapshot and f.seq in k for k in t.cases.values() if k.state == "open"
+    ):
         raise Refused("integrity_alarm")
 
 

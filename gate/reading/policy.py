@@ -1,7 +1,9 @@
 """The hard policy: one table of named rules over columns, each with its reason code and sentence. No rule that says yes means no.
 
-Rules see only joined labels, the asker's rights, the claimed intent and risk, and now. They are numpy expressions over all candidates
-of a micro-batch at once. A rule may lower a decision; nothing here or after raises one. Bits of reasons and constraints are positions in
+Rules see only joined labels, the asker's rights, the claimed intent and risk, and now. They are numpy expressions over all
+candidates
+of a micro-batch at once. A rule may lower a decision; nothing here or after raises one. Bits of reasons and constraints are
+positions in
 RULES and CONSTRAINTS: append only, they stand in READS.
 """
 
@@ -109,7 +111,9 @@ def _floor(r: Rows, a: Ask) -> Ints:
 
 
 def _trust(r: Rows, a: Ask) -> Ints:
-    """The trust that counts: the memory's own up to writes_local, the floor of what its writer had seen from external effects on."""
+    """The trust that counts: the memory's own up to writes_local, the floor of what its writer had seen from external
+    effects on.
+    """
     return np.where(a.risk >= EXTERNAL_EFFECT, np.minimum(r.floor, r.eff), r.eff)
 
 
@@ -131,26 +135,67 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("above_clearance", DENY, "It is classified above this credential's clearance.", lambda r, a: r.cls > a.clearance),
     Rule("not_a_reader", DENY, "Its readers do not include this principal.", lambda r, a: ~a.readers_ok),
     Rule("held", QUARANTINE, "It is held by an open case or waits for a review.", lambda r, a: r.held != 0),
-    Rule("expired", DENY, "It has expired or is no longer valid.", lambda r, a: (r.expires <= a.as_of) | (r.valid_until <= a.as_of)),
+    Rule(
+        "expired", DENY, "It has expired or is no longer valid.", lambda r, a: (r.expires <= a.as_of) | (r.valid_until <= a.as_of)
+    ),
     Rule("not_yet_valid", DENY, "It is not valid yet.", lambda r, a: (r.valid_from > a.as_of) | (r.written > a.as_of)),
     Rule("superseded", DENY, "A newer memory replaces it.", lambda r, a: r.superseded_at <= a.as_of),
     Rule("opted_out", DENY, "Its owner opted out of recall by others.", lambda r, a: r.opt_out & (r.actor != a.agent)),
-    Rule("history_off", DENY, "The question asks to leave personal history out.", lambda r, a: a.history_off & np.isin(r.kind, HISTORY_KINDS)),
-    Rule("task_closed", DENY, "Its task was abandoned or superseded.", lambda r, a: r.task_state >= TASK_STATES.index("abandoned")),
+    Rule(
+        "history_off",
+        DENY,
+        "The question asks to leave personal history out.",
+        lambda r, a: a.history_off & np.isin(r.kind, HISTORY_KINDS),
+    ),
+    Rule(
+        "task_closed", DENY, "Its task was abandoned or superseded.", lambda r, a: r.task_state >= TASK_STATES.index("abandoned")
+    ),
     Rule("task_resolved", RANK_DOWN, "Its task is resolved.", lambda r, a: r.task_state == TASK_STATES.index("resolved")),
-    Rule("sensitive_external", DENY, "High sensitivity from outside is not used where something is changed.",
-         lambda r, a: (r.sens == HIGH) & (r.origin == EXTERNAL) & (a.risk >= WRITES_LOCAL)),
-    Rule("origin_too_weak", DENY, "External origin never drives a privileged tool.", lambda r, a: (r.origin == EXTERNAL) & (a.risk >= PRIVILEGED)),
-    Rule("origin_not_required", DENY, "Its origin is not among those the question requires.",
-         lambda r, a: (a.origins != 0) & ((a.origins >> r.origin.astype(np.int64)) & 1 == 0)),
-    Rule("trust_below_floor", DENY, "Its trust is below what this intent and risk need.", lambda r, a: _below(r, a) & ~_in_band(r, a)),
+    Rule(
+        "sensitive_external",
+        DENY,
+        "High sensitivity from outside is not used where something is changed.",
+        lambda r, a: (r.sens == HIGH) & (r.origin == EXTERNAL) & (a.risk >= WRITES_LOCAL),
+    ),
+    Rule(
+        "origin_too_weak",
+        DENY,
+        "External origin never drives a privileged tool.",
+        lambda r, a: (r.origin == EXTERNAL) & (a.risk >= PRIVILEGED),
+    ),
+    Rule(
+        "origin_not_required",
+        DENY,
+        "Its origin is not among those the question requires.",
+        lambda r, a: (a.origins != 0) & ((a.origins >> r.origin.astype(np.int64)) & 1 == 0),
+    ),
+    Rule(
+        "trust_below_floor",
+        DENY,
+        "Its trust is below what this intent and risk need.",
+        lambda r, a: _below(r, a) & ~_in_band(r, a),
+    ),
     Rule("trust_near_floor", SUMMARY, "Its trust is a little below what this intent and risk need: an excerpt only.", _in_band),
-    Rule("lineage_incomplete", DENY, "It names no source, and the risk is high.", lambda r, a: r.nosrc & (r.origin <= AGENT_INFERRED) & (a.risk >= EXTERNAL_EFFECT)),
-    Rule("kind_unauthorised", DENY, "A rule, procedure or constraint without review can't drive a change.",
-         lambda r, a: _authority(r) & (a.risk >= WRITES_LOCAL)),
-    Rule("kind_unreviewed", RANK_DOWN, "A rule, procedure or constraint without review ranks below facts.", lambda r, a: _authority(r) & (a.risk < WRITES_LOCAL)),
+    Rule(
+        "lineage_incomplete",
+        DENY,
+        "It names no source, and the risk is high.",
+        lambda r, a: r.nosrc & (r.origin <= AGENT_INFERRED) & (a.risk >= EXTERNAL_EFFECT),
+    ),
+    Rule(
+        "kind_unauthorised",
+        DENY,
+        "A rule, procedure or constraint without review can't drive a change.",
+        lambda r, a: _authority(r) & (a.risk >= WRITES_LOCAL),
+    ),
+    Rule(
+        "kind_unreviewed",
+        RANK_DOWN,
+        "A rule, procedure or constraint without review ranks below facts.",
+        lambda r, a: _authority(r) & (a.risk < WRITES_LOCAL),
+    ),
     Rule("low_trust", RANK_DOWN, "Its trust is low.", lambda r, a: r.eff < LOW_TRUST),
-)  # fmt: skip
+)
 WITHIN_POLICY: Final = "within_policy"
 GATE_LOW: Final = "gate_low"  # the learned gate ranked it down
 SENTENCES: Final = {r.code: r.sentence for r in RULES} | {

@@ -1,6 +1,7 @@
 """The read pump: micro-batches through the index thread, READS on disk, then the last look and the answer.
 
-Invariant: an answer leaves only when its READS record is acknowledged, and its context was told of it before; so what an agent was
+Invariant: an answer leaves only when its READS record is acknowledged, and its context was told of it before; so what an
+agent was
 served survives any crash, and a restart launders nothing.
 """
 
@@ -88,10 +89,22 @@ class Recalls:
         a.recall_no = ctx.register(t.columns, t.comps, seqs, now_ms, a.run, a.task)
         t.note_served(p.agent, seqs)
         record = E.Served(
-            ms=now_ms, recall=a.recall, ctx=ctx.id, epoch=a.epoch, ctx_seq=a.recall_no, agent=p.agent.id, project=p.project, verb=a.verb,
-            intent=a.intent, risk=a.risk, run=a.run, task=a.task, items=[(f.seq, f.decision, f.reasons) for f in a.found],
-            withheld=[(f.seq, f.decision, f.reasons) for f in a.withheld], joined=ctx.labels.joined(),
-        )  # fmt: skip
+            ms=now_ms,
+            recall=a.recall,
+            ctx=ctx.id,
+            epoch=a.epoch,
+            ctx_seq=a.recall_no,
+            agent=p.agent.id,
+            project=p.project,
+            verb=a.verb,
+            intent=a.intent,
+            risk=a.risk,
+            run=a.run,
+            task=a.task,
+            items=[(f.seq, f.decision, f.reasons) for f in a.found],
+            withheld=[(f.seq, f.decision, f.reasons) for f in a.withheld],
+            joined=ctx.labels.joined(),
+        )
         self.records.append((t, record, a))
 
     # --- record, then answer ----------------------------------------------------------------------
@@ -110,7 +123,9 @@ class Recalls:
     async def _append(self, batch: list[tuple[Tenant, E.AnyRecord, Ask | None]]) -> None:
         s = self.shard
         records = [Record(t.account, E.encode(r)) for t, r, _ in batch]
-        block, data = s.reads_head.build(shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), ledger_seq=s.ledger_seq, records=records)
+        block, data = s.reads_head.build(
+            shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), ledger_seq=s.ledger_seq, records=records
+        )
         seq = await s.reads.append(data)
         s.reads_head.commit(block)
         s.reads_seq = seq

@@ -1,6 +1,7 @@
 """Retrieval: what a principal may see at all, then lexical and vector candidates of its project, fused. Runs on the index thread.
 
-What a principal may never see is taken out before retrieval and counts nowhere. What it could see but may not have now (held, expired,
+What a principal may never see is taken out before retrieval and counts nowhere. What it could see but may not have now
+(held, expired,
 superseded) never takes a candidate's place; matches among it are counted as withheld.
 """
 
@@ -56,7 +57,16 @@ class ProjectIndex:
 class Candidates:
     """Fused candidates of a micro-batch: aligned arrays, asks one after another. `owner[i]` is the ask's number."""
 
-    def __init__(self, seqs: list[int], rows: list[int], owner: list[int], fused: list[float], lexical: list[float], vector: list[float], cosine: list[float]) -> None:
+    def __init__(
+        self,
+        seqs: list[int],
+        rows: list[int],
+        owner: list[int],
+        fused: list[float],
+        lexical: list[float],
+        vector: list[float],
+        cosine: list[float],
+    ) -> None:
         self.seqs = np.array(seqs, np.int32)
         self.rows = np.array(rows, np.int32)
         self.owner = np.array(owner, np.int32)
@@ -99,14 +109,19 @@ def readers_ok(t: Tenant, a: Ask) -> Mask:
     """For each interned set of clauses, whether the principal matches every clause."""
     p = a.principal
     me = {f"agent:{p.agent.name}", f"role:{p.role}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
-    return np.fromiter((all(not clause.isdisjoint(me) for clause in clauses) for clauses in t.readers.values), np.bool_, len(t.readers))
+    return np.fromiter(
+        (all(not clause.isdisjoint(me) for clause in clauses) for clauses in t.readers.values), np.bool_, len(t.readers)
+    )
 
 
 def _filter(t: Tenant, c: Columns, seqs: Seqs, key: str, values: frozenset[str]) -> Mask:
     column, names = {
-        "kind": (c.kind, KINDS), "origin": (c.origin, ORIGINS), "scope": (c.scope, SCOPES), "classification": (c.cls, CLASSIFICATIONS),
+        "kind": (c.kind, KINDS),
+        "origin": (c.origin, ORIGINS),
+        "scope": (c.scope, SCOPES),
+        "classification": (c.cls, CLASSIFICATIONS),
         "task_state": (c.task_state, TASK_STATES),
-    }.get(key, (c.actor, ()))  # fmt: skip
+    }.get(key, (c.actor, ()))
     if key == "agent":
         numbers = [agent.number for v in values if (agent := t.agents.by_name.get(v))]
     else:
@@ -128,7 +143,9 @@ def usable(c: Columns, seqs: Seqs, now_ms: int) -> Mask:
     return ok
 
 
-def candidates(t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], now_ms: int) -> tuple[Candidates, list[list[int]]]:
+def candidates(
+    t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], now_ms: int
+) -> tuple[Candidates, list[list[int]]]:
     """Candidates of all asks of one project, and for each ask the rows that match but that stored facts withhold now."""
     c, seqs = t.columns, index.seqs
     facts = usable(c, seqs, now_ms)

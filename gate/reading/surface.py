@@ -6,7 +6,20 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from bus.frames import CLASSIFICATIONS, DECISIONS, KINDS, METHODS, ORIGINS, SCOPES, SENSITIVITIES, TASK_STATES, Item, Lineage, Memory, Surface
+from bus.frames import (
+    CLASSIFICATIONS,
+    DECISIONS,
+    KINDS,
+    METHODS,
+    ORIGINS,
+    SCOPES,
+    SENSITIVITIES,
+    TASK_STATES,
+    Item,
+    Lineage,
+    Memory,
+    Surface,
+)
 from bus.limits import SUMMARY_CHARS, TRUNCATED_CHARS
 from gate import ids
 from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
@@ -42,15 +55,35 @@ def memory_of(t: Tenant, seq: int, row: MemoryRow, now_ms: int, content: str) ->
     kinds = [edge.kind for edge in e.edges]
     by = int(c.superseded[seq])
     return Memory(
-        id=ids.text("mem_", e.id), content=content, kind=KINDS[e.kind], project=e.project, scope=SCOPES[e.scope],
-        scope_id=row.scope_id if e.scope else "", origin=ORIGINS[e.origin], method=METHODS[e.method], trust=int(c.eff[seq]) / 1000,
-        trust_floor=e.floor / 1000, classification=CLASSIFICATIONS[e.class_], sensitivity=SENSITIVITIES[e.sens], opt_out=e.opt_out,
-        readers=e.readers, actor=agent.actor(e.key), evidence=list(row.evidence), sourceless=e.nosrc,
+        id=ids.text("mem_", e.id),
+        content=content,
+        kind=KINDS[e.kind],
+        project=e.project,
+        scope=SCOPES[e.scope],
+        scope_id=row.scope_id if e.scope else "",
+        origin=ORIGINS[e.origin],
+        method=METHODS[e.method],
+        trust=int(c.eff[seq]) / 1000,
+        trust_floor=e.floor / 1000,
+        classification=CLASSIFICATIONS[e.class_],
+        sensitivity=SENSITIVITIES[e.sens],
+        opt_out=e.opt_out,
+        readers=e.readers,
+        actor=agent.actor(e.key),
+        evidence=list(row.evidence),
+        sourceless=e.nosrc,
         lineage=Lineage(declared=kinds.count(DECLARED), copied=kinds.count(COPIED), served=kinds.count(SERVED)),
-        state=t.current(seq, now_ms), task_state=TASK_STATES[e.task_state] if e.task_state >= 0 else None, review=REVIEWS[int(c.review[seq])],
-        written_at=rfc3339(e.ms), valid_from=_when(e.from_), valid_until=_when(e.until), expires_at=_when(e.expires),
-        supersedes=t.memory_id(e.supersedes) if e.supersedes else "", superseded_by=t.memory_id(by) if by and not c.held[by] else "", position=seq,
-    )  # fmt: skip
+        state=t.current(seq, now_ms),
+        task_state=TASK_STATES[e.task_state] if e.task_state >= 0 else None,
+        review=REVIEWS[int(c.review[seq])],
+        written_at=rfc3339(e.ms),
+        valid_from=_when(e.from_),
+        valid_until=_when(e.until),
+        expires_at=_when(e.expires),
+        supersedes=t.memory_id(e.supersedes) if e.supersedes else "",
+        superseded_by=t.memory_id(by) if by and not c.held[by] else "",
+        position=seq,
+    )
 
 
 def item_of(t: Tenant, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool, whole: bool) -> Item:
@@ -63,9 +96,16 @@ def item_of(t: Tenant, f: Found, row: MemoryRow, rank: int, now_ms: int, past: b
         text = text[:TRUNCATED_CHARS]
     rules = policy.constraint_names(f.constraints)
     return Item(
-        memory=memory_of(t, f.seq, row, now_ms, text), rank=rank, score=round(f.score, 2), decision=DECISIONS[f.decision],
-        reasons=policy.codes(f.reasons), constraints=rules, surface=_surface(t, f, rules), truncated=truncated, historical=past,
-    )  # fmt: skip
+        memory=memory_of(t, f.seq, row, now_ms, text),
+        rank=rank,
+        score=round(f.score, 2),
+        decision=DECISIONS[f.decision],
+        reasons=policy.codes(f.reasons),
+        constraints=rules,
+        surface=_surface(t, f, rules),
+        truncated=truncated,
+        historical=past,
+    )
 
 
 def _surface(t: Tenant, f: Found, rules: list[str]) -> Surface:

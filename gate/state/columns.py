@@ -53,12 +53,36 @@ class Columns:
     evroot: npt.NDArray[np.int64]
 
     _TYPES: Final = {
-        "kind": np.int8, "project": np.int16, "row": np.int32, "actor": np.int32, "trust": np.int16, "eff": np.int16, "floor": np.int16,
-        "origin": np.int8, "cls": np.int8, "sens": np.int8, "opt_out": np.bool_, "scope": np.int8, "user": np.int32, "readers": np.int32,
-        "comp": np.int32, "task": np.int64, "run": np.int64, "task_state": np.int8, "written": np.int64, "oldest": np.int64,
-        "valid_from": np.int64, "valid_until": np.int64, "expires": np.int64, "superseded": np.int32, "superseded_ms": np.int64,
-        "held": np.uint16, "review": np.int8, "nosrc": np.bool_, "evroot": np.int64,
-    }  # fmt: skip
+        "kind": np.int8,
+        "project": np.int16,
+        "row": np.int32,
+        "actor": np.int32,
+        "trust": np.int16,
+        "eff": np.int16,
+        "floor": np.int16,
+        "origin": np.int8,
+        "cls": np.int8,
+        "sens": np.int8,
+        "opt_out": np.bool_,
+        "scope": np.int8,
+        "user": np.int32,
+        "readers": np.int32,
+        "comp": np.int32,
+        "task": np.int64,
+        "run": np.int64,
+        "task_state": np.int8,
+        "written": np.int64,
+        "oldest": np.int64,
+        "valid_from": np.int64,
+        "valid_until": np.int64,
+        "expires": np.int64,
+        "superseded": np.int32,
+        "superseded_ms": np.int64,
+        "held": np.uint16,
+        "review": np.int8,
+        "nosrc": np.bool_,
+        "evroot": np.int64,
+    }
 
     def __init__(self) -> None:
         self.n = 1  # tenant_seq starts at 1; row 0 is no memory

@@ -1,7 +1,8 @@
 """Contexts: what one principal may still have in its head, kept per root of a delegation chain.
 
 A context remembers what was served to it (a window of ids) and, beyond the window, the join of the labels. Recalls are numbered
-densely within an epoch; a write that carries (context, epoch, n) was exposed to exactly recalls 1..n of it. Only idle time or a close
+densely within an epoch; a write that carries (context, epoch, n) was exposed to exactly recalls 1..n of it. Only idle time
+or a close
 starts a new epoch: a run, connection, key, child or restart keeps it.
 """
 
@@ -106,9 +107,13 @@ class Context:
             self._serve(s, mark)
         now = self.labels
         self.labels = Labels(
-            min(now.floor, joined.floor), min(now.origin, joined.origin), max(now.cls, joined.class_), max(now.sens, joined.sens),
-            now.opt_out or joined.opt_out, now.comp | set(joined.comp),
-        )  # fmt: skip
+            min(now.floor, joined.floor),
+            min(now.origin, joined.origin),
+            max(now.cls, joined.class_),
+            max(now.sens, joined.sens),
+            now.opt_out or joined.opt_out,
+            now.comp | set(joined.comp),
+        )
 
     def _serve(self, seq: int, mark: Mark) -> None:
         served = self.served

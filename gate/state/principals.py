@@ -30,9 +30,12 @@ class Agent:
 
     def actor(self, key: str = "") -> Actor:
         return Actor(
-            id=self.text, key=key or (self.keys[-1] if self.keys else ""), name=self.name, type=self.role,
+            id=self.text,
+            key=key or (self.keys[-1] if self.keys else ""),
+            name=self.name,
+            type=self.role,
             chain=[ids.text("agt_", c) for c in self.chain],
-        )  # fmt: skip
+        )
 
 
 class Agents:

@@ -203,7 +203,14 @@ class Tenant:
         c.kind[s], c.project[s], c.row[s], c.actor[s] = e.kind, project.number, project.rows, agent.number
         project.rows += 1
         c.trust[s] = c.eff[s] = e.trust
-        c.floor[s], c.origin[s], c.cls[s], c.sens[s], c.opt_out[s], c.scope[s] = e.floor, e.origin, e.class_, e.sens, e.opt_out, e.scope
+        c.floor[s], c.origin[s], c.cls[s], c.sens[s], c.opt_out[s], c.scope[s] = (
+            e.floor,
+            e.origin,
+            e.class_,
+            e.sens,
+            e.opt_out,
+            e.scope,
+        )
         c.user[s] = self.users.number(e.user)
         c.readers[s] = self.readers.number(tuple(frozenset(clause) for clause in e.readers or ()))
         c.comp[s] = self.comps.number(frozenset(e.comp))
@@ -279,13 +286,26 @@ class Tenant:
     def _opened(self, seq: int, e: E.CaseOpened, note: str) -> None:
         parts = sorted(self.parts.pop(e.case, []), key=lambda p: p.part)
         members = unpack_members([p.deltas for p in parts])
-        whole = [p.part for p in parts] == list(range(e.parts)) and len(members) == e.count and members_digest(members) == e.digest
+        whole = (
+            [p.part for p in parts] == list(range(e.parts)) and len(members) == e.count and members_digest(members) == e.digest
+        )
         case = self.cases.get(e.case)
         if case is None:  # replay: the live path holds in memory first
             if not whole:
                 return
             agent = self.agents.by_id[e.agent]
-            case = CaseState(e.case, agent.number, e.person, note, list(e.roots), members, e.ms, tuple(e.edges), suspects=e.suspects, until_ms=e.until)
+            case = CaseState(
+                e.case,
+                agent.number,
+                e.person,
+                note,
+                list(e.roots),
+                members,
+                e.ms,
+                tuple(e.edges),
+                suspects=e.suspects,
+                until_ms=e.until,
+            )
             self.cases[e.case] = case
             self.raise_holds(members)
             self.expose(case)

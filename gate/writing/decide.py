@@ -1,6 +1,7 @@
 """The decision on a write: accepted, or held and why. Pure over live state; replay never runs it.
 
-Called by the sequencer, serially, just before encoding, so that what it sees (parents' holds, superseders, exposure) is what holds
+Called by the sequencer, serially, just before encoding, so that what it sees (parents' holds, superseders, exposure) is what
+holds
 when the event gets its place in the ledger.
 """
 
@@ -19,7 +20,7 @@ from gate.refusals import Refused
 from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
-from .lineage import Evidence, Text
+from .lineage import NO_EVIDENCE, Evidence, Text
 from .screen import HELD_FROM, NOTED_FROM, Screening
 from .trust import Own, capped_origin, join
 from .validate import Checked
@@ -52,7 +53,7 @@ class Write:
     labels: tuple[str, str, str, str, str] = ("", "", "", "", "")  # run, task, session, trace_id, scope_id: redacted
     screening: Screening | None = None
     text: Text | None = None
-    lineage: Evidence = Evidence()
+    lineage: Evidence = NO_EVIDENCE
     body: bytes = b""
     body_hash: bytes = b""
     encoder: str = ""
@@ -64,6 +65,7 @@ class Write:
 
 def own_readers(readers: Clauses, tenant: Tenant) -> Clauses:
     """Clauses with users as their keyed hashes."""
+
     def entry(e: str) -> str:
         return f"user:{tenant.user_hash(e[5:])}" if e.startswith("user:") else e
 
@@ -86,9 +88,18 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     edges = _edges(w)
     parents = [e.parent for e in edges]
     own = Own(
-        origin, not w.evidence, d.confidence, d.cls, d.sens, d.draft.opt_out, own_readers(d.readers, t), frozenset(mine), now_ms,
-        ctx.labels.floor, bool(ctx.exposed),
-    )  # fmt: skip
+        origin,
+        not w.evidence,
+        d.confidence,
+        d.cls,
+        d.sens,
+        d.draft.opt_out,
+        own_readers(d.readers, t),
+        frozenset(mine),
+        now_ms,
+        ctx.labels.floor,
+        bool(ctx.exposed),
+    )
     stamp = join(own, parents, c, t.readers, t.comps)
     cls, comp = stamp.cls, set(stamp.comp)
     for near in w.lineage.near:
@@ -114,16 +125,55 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     if exposed:
         reasons.append("context_exposed")
     return E.MemoryWritten(
-        ms=now_ms, id=ids.new_raw(now_ms), project=p.project, scope=d.scope, user=user, agent=p.agent.id, key=p.key, role=p.role,
-        chain=list(p.agent.chain), kind=d.kind, origin=stamp.origin, origin_claimed=-1 if claimed is None else claimed, method=d.method,
-        trust=stamp.trust, floor=stamp.floor, class_=cls, sens=stamp.sens, opt_out=stamp.opt_out,
-        readers=[sorted(clause) for clause in stamp.readers] or None, comp=sorted(comp), holds=holds, reasons=reasons, edges=edges,
-        cases=[k.id for k in cases], exposed=exposed, ctx=ctx.id, epoch=ctx.epoch, ctx_seq=ctx.recalls, from_=d.from_ms,
-        until=d.until_ms, expires=d.expires_ms, oldest=stamp.oldest_ms, supersedes=supersedes, contradicts=contradicts,
-        task_state=d.task_state, nosrc=not w.evidence, evroot=w.evroot, run=w.run, task=w.task, session=w.session,
-        red=[[s.type, s.start, s.end] for s in w.redacted.spans], tool=d.draft.tool, idem=w.idem, idem_content=w.idem_content,
-        policy=t.policy, gate=gate, enc=w.encoder, body=w.body_hash,
-    )  # fmt: skip
+        ms=now_ms,
+        id=ids.new_raw(now_ms),
+        project=p.project,
+        scope=d.scope,
+        user=user,
+        agent=p.agent.id,
+        key=p.key,
+        role=p.role,
+        chain=list(p.agent.chain),
+        kind=d.kind,
+        origin=stamp.origin,
+        origin_claimed=-1 if claimed is None else claimed,
+        method=d.method,
+        trust=stamp.trust,
+        floor=stamp.floor,
+        class_=cls,
+        sens=stamp.sens,
+        opt_out=stamp.opt_out,
+        readers=[sorted(clause) for clause in stamp.readers] or None,
+        comp=sorted(comp),
+        holds=holds,
+        reasons=reasons,
+        edges=edges,
+        cases=[k.id for k in cases],
+        exposed=exposed,
+        ctx=ctx.id,
+        epoch=ctx.epoch,
+        ctx_seq=ctx.recalls,
+        from_=d.from_ms,
+        until=d.until_ms,
+        expires=d.expires_ms,
+        oldest=stamp.oldest_ms,
+        supersedes=supersedes,
+        contradicts=contradicts,
+        task_state=d.task_state,
+        nosrc=not w.evidence,
+        evroot=w.evroot,
+        run=w.run,
+        task=w.task,
+        session=w.session,
+        red=[[s.type, s.start, s.end] for s in w.redacted.spans],
+        tool=d.draft.tool,
+        idem=w.idem,
+        idem_content=w.idem_content,
+        policy=t.policy,
+        gate=gate,
+        enc=w.encoder,
+        body=w.body_hash,
+    )
 
 
 def _edges(w: Write) -> list[E.Edge]:
@@ -150,7 +200,9 @@ def _flow(t: Tenant, project: str, mine: set[str], comp: set[str], cls: int) -> 
 
 
 def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int]:
-    """(supersedes, contradicts): it takes effect on one's own memory, by an operator, or when trust and origin are at least the old one's."""
+    """(supersedes, contradicts): it takes effect on one's own memory, by an operator, or when trust and origin are at least
+    the old one's.
+    """
     old = w.supersedes
     if not old:
         return 0, 0
@@ -161,5 +213,3 @@ def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int
     if mine or (trust >= int(c.eff[old]) and origin >= int(c.origin[old])):
         return old, 0
     return 0, old
-
-

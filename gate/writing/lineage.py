@@ -3,7 +3,8 @@
 Owned by the index thread: one ContextText beside each Context, kept incrementally (scanning 2,048 texts per write costs
 200-700 µs). Confidence is per pair, never normalised over the set. Thresholds: the project's defaults table.
 
-A token explains itself only when the writer used it before it was served it; evidence given with a draft explains nothing, because it
+A token explains itself only when the writer used it before it was served it; evidence given with a draft explains nothing,
+because it
 is a claim, and claims can only tighten.
 """
 
@@ -66,6 +67,9 @@ class Evidence:
     near: tuple[int, ...] = ()  # special items over FLOW_CONFIDENCE
 
 
+NO_EVIDENCE: Final = Evidence()
+
+
 class ContextText:
     """Terms, 12-word runs and vectors of what a context was served, and the words that the writer brought itself."""
 
@@ -123,7 +127,7 @@ class ContextText:
     ) -> Evidence:
         """What `mine` was made from. `df` and `n`: document frequency of a term and size of the project it is written into."""
         if not self.texts:
-            return Evidence()
+            return NO_EVIDENCE
         common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
         rare: dict[str, bool] = {}
 
@@ -162,7 +166,9 @@ class ContextText:
                     confidence[seq] = _served(served[seq], float(self.texts[seq].vector @ mine.vector), now_ms, run, task)
                 if confidence[seq] >= FLOW_CONFIDENCE:
                     near.append(seq)
-        over = sorted((s for s, v in confidence.items() if v >= SERVED_CONFIDENCE), key=lambda s: (-confidence[s], s))[:SERVED_EDGES_MAX]
+        over = sorted((s for s, v in confidence.items() if v >= SERVED_CONFIDENCE), key=lambda s: (-confidence[s], s))[
+            :SERVED_EDGES_MAX
+        ]
         return Evidence(tuple(Pair(s, copied[s]) for s in strong), tuple(Pair(s, confidence[s]) for s in over), tuple(near))
 
     def _cosines(self, vector: Vector) -> dict[int, float]:

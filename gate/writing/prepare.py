@@ -23,7 +23,9 @@ from .trust import capped_origin
 EVIDENCE_ROOT_CHARS: Final = 512
 
 
-def prepare(batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: Embedder, salt: Callable[[int], bytes] = os.urandom) -> None:
+def prepare(
+    batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: Embedder, salt: Callable[[int], bytes] = os.urandom
+) -> None:
     """Fill in what each write needs for its decision. Nothing leaves this function unredacted."""
     for w in batch:
         d = w.checked.draft
@@ -44,9 +46,15 @@ def prepare(batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: Em
         w.evroot = p.tenant.label_hash(root)
         run, task, session, trace_id, scope_id = w.labels
         body = E.MemoryBody(
-            content=w.redacted.text, vector=vectors[i].astype(np.float16).tobytes(), evidence=list(w.evidence), run=run, task=task,
-            session=session, trace_id=trace_id, scope_id=scope_id,
-        )  # fmt: skip
+            content=w.redacted.text,
+            vector=vectors[i].astype(np.float16).tobytes(),
+            evidence=list(w.evidence),
+            run=run,
+            task=task,
+            session=session,
+            trace_id=trace_id,
+            scope_id=scope_id,
+        )
         w.body = salt(E.SALT_BYTES) + E.encode(body)
         w.body_hash = body_hash(w.body)
         w.encoder = embedder.id

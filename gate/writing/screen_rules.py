@@ -110,9 +110,12 @@ INSTRUCTION: Final = (
         r"|alerting|mentioning)\b[^\n.]{0,30}\b(?:user|customer|operator|owner)\b"),
     _rule(
         "instruction", 850, "忽略|无视|忘记|忘掉|不要理会|不要遵[循守]|抛开|跳过",
-        r"(?:忽略|无视|忘记|忘掉|不要理会|不要遵[循守]|抛开|跳过)[^。！？\n]{0,12}(?:之前|以前|以上|上述|前面|先前|上面|所有|全部|原有|系统|原来|此前|你的)[^。！？\n]{0,8}"
-        r"(?:指令|指示|提示词?|规则|命令|设定|限制|约束)"),
-    _rule("instruction", 850, "系统提示|提示词|系统指令|系统消息", r"(?:输出|泄露|透露|告诉我|显示|打印|重复)[^。！？\n]{0,12}(?:系统提示|提示词|系统指令|系统消息)"),
+        r"(?:忽略|无视|忘记|忘掉|不要理会|不要遵[循守]|抛开|跳过)[^。！？\n]{0,12}"
+        r"(?:之前|以前|以上|上述|前面|先前|上面|所有|全部|原有|系统|原来|此前|你的)"
+        r"[^。！？\n]{0,8}(?:指令|指示|提示词?|规则|命令|设定|限制|约束)"),
+    _rule(
+        "instruction", 850, "系统提示|提示词|系统指令|系统消息",
+        r"(?:输出|泄露|透露|告诉我|显示|打印|重复)[^。！？\n]{0,12}(?:系统提示|提示词|系统指令|系统消息)"),
     _rule("instruction", 850, "限制|约束", r"(?:你现在|从现在起|从现在开始)[^。！？\n]{0,30}(?:没有|不受|无|解除)[^。！？\n]{0,6}(?:限制|约束)"),
     _rule("concealment", 600, "用户|客户", r"(?:不要|别|勿|不得)(?:告诉|通知|告知|让|向)[^。！？\n]{0,4}(?:用户|客户)"),
 )  # fmt: skip
@@ -177,8 +180,8 @@ EXFIL: Final = (
         rf"(?:(?=[^\n]{{0,120}}?{_AWAY})(?=[^\n]{{0,120}}?\b{_GUARDED})|(?=[^\n]{{0,80}}?\battacker))"),
     _rule(
         "exfil", 500, "send|post|upload|forward|route|routing",
-        rf"\b(?:http_post|send_email|(?:send|post|upload|forward|rout(?:e|ing)) [^\n.]{{0,60}}\b(?:data|results?"
-        rf"|context|contents|quer(?:y|ies)|summary|everything))\b[^\n]{{0,60}}(?:https?://|@)"),
+        r"\b(?:http_post|send_email|(?:send|post|upload|forward|rout(?:e|ing)) [^\n.]{0,60}\b(?:data|results?"
+        r"|context|contents|quer(?:y|ies)|summary|everything))\b[^\n]{0,60}(?:https?://|@)"),
     _rule("exfil", 850, "发送|上传|转发|提交|发给|发到", r"(?:发送|上传|转发|提交|发给|发到)[^。！？\n]{0,40}(?:https?://|@[a-z0-9-]{1,60}\.[a-z])"),
 )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """The one writer of a shard: decides serially, appends blocks, applies them to live state, answers, feeds.
 
-Order: decide just before encoding → append (fenced) → apply to live state → index → answer → feed. One block is outstanding; the next
-is decided and appended while the last is indexed. Tenants take turns. An Operation is a barrier: everything before it is applied and
+Order: decide just before encoding → append (fenced) → apply to live state → index → answer → feed. One block is outstanding;
+the next
+is decided and appended while the last is indexed. Tenants take turns. An Operation is a barrier: everything before it is
+applied and
 answered, nothing after it is decided.
 """
 
@@ -10,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -262,7 +263,9 @@ class Sequencer:
 
     # --- operations -------------------------------------------------------------------------------
     async def commit(self, tenant: Tenant, stored: Sequence[Stored]) -> int:
-        """Append events of one tenant, in as many blocks as they need, and apply them. Only within an Operation. The last tenant_seq."""
+        """Append events of one tenant, in as many blocks as they need, and apply them. Only within an Operation. The last
+        tenant_seq.
+        """
         batch: list[Stored] = []
         size = 0
         for x in stored:
@@ -293,12 +296,21 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -
     agent = t.agents.by_id[e.agent]
     reasons = [*e.holds, *e.reasons] or ["within_policy"]
     return Receipt(
-        agent=key, project=e.project, id=ids.text("mem_", e.id), state=t.current(seq, now_ms), searchable=True,
-        trust=int(t.columns.eff[seq]) / 1000, trust_floor=e.floor / 1000, origin=ORIGINS[e.origin],
-        classification=CLASSIFICATIONS[e.class_], actor=agent.actor(e.key), reasons=reasons,
+        agent=key,
+        project=e.project,
+        id=ids.text("mem_", e.id),
+        state=t.current(seq, now_ms),
+        searchable=True,
+        trust=int(t.columns.eff[seq]) / 1000,
+        trust_floor=e.floor / 1000,
+        origin=ORIGINS[e.origin],
+        classification=CLASSIFICATIONS[e.class_],
+        actor=agent.actor(e.key),
+        reasons=reasons,
         redactions=[Redaction(type=str(kind), start=int(a), end=int(b)) for kind, a, b in e.red],
-        parents=[t.memory_id(x.parent) for x in e.edges], position=seq,
-    )  # fmt: skip
+        parents=[t.memory_id(x.parent) for x in e.edges],
+        position=seq,
+    )
 
 
 def _addressed(r: Receipt, request_id: str, duplicate: bool) -> Receipt:

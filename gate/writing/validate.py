@@ -1,4 +1,6 @@
-"""Checks every field of a draft against its limit and meaning, before anything else happens to it. Pure; refuses with field and limit."""
+"""Checks every field of a draft against its limit and meaning, before anything else happens to it. Pure; refuses with field
+and limit.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,19 @@ _READER_KINDS: Final = ("agent", "role", "user")
 MEDIUM_MAX_MS: Final = 36_500 * DAY_MS
 # Time to live by kind, in days: (default, most); None = none.
 TTL_DAYS: Final[dict[str, tuple[float | None, float | None]]] = {
-    "fact": (365, None), "preference": (365, None), "relationship": (365, None), "source": (365, None),
-    "event": (90, 365), "rule": (None, None), "decision": (None, None), "constraint": (None, None),
-    "procedure": (180, None), "task": (30, 365), "tool_experience": (30, 180), "emotional_state": (1, 7),
-}  # fmt: skip
+    "fact": (365, None),
+    "preference": (365, None),
+    "relationship": (365, None),
+    "source": (365, None),
+    "event": (90, 365),
+    "rule": (None, None),
+    "decision": (None, None),
+    "constraint": (None, None),
+    "procedure": (180, None),
+    "task": (30, 365),
+    "tool_experience": (30, 180),
+    "emotional_state": (1, 7),
+}
 OPERATIONAL_TTL_DAYS: Final = (7, 30)
 assert set(TTL_DAYS) == set(KINDS)
 
@@ -124,10 +135,20 @@ def check_draft(d: Draft, now_ms: int) -> Checked:
     if from_ms and until_ms and until_ms <= from_ms:
         raise Refused("time_order", field="valid_until")
     return Checked(
-        d, KINDS.index(d.kind), SCOPES.index(d.scope), METHODS.index(d.method), ORIGINS.index(d.origin) if d.origin else None,
-        CLASSIFICATIONS.index(d.classification), SENSITIVITIES.index(d.sensitivity),
-        TASK_STATES.index(d.task_state) if d.task_state else -1, check_readers(d.readers), from_ms, until_ms, _expiry(d, now_ms), confidence,
-    )  # fmt: skip
+        d,
+        KINDS.index(d.kind),
+        SCOPES.index(d.scope),
+        METHODS.index(d.method),
+        ORIGINS.index(d.origin) if d.origin else None,
+        CLASSIFICATIONS.index(d.classification),
+        SENSITIVITIES.index(d.sensitivity),
+        TASK_STATES.index(d.task_state) if d.task_state else -1,
+        check_readers(d.readers),
+        from_ms,
+        until_ms,
+        _expiry(d, now_ms),
+        confidence,
+    )
 
 
 def _check_list(values: list[str], field: str, items: int, size: int) -> None:

@@ -64,13 +64,24 @@ class World:
         async def on_error(e: Exception) -> None:
             errors.append(e)
 
-        nc = await nats.connect(self.home.url, user_credentials=self.creds(name, tenant), inbox_prefix=f"_INBOX.{key}".encode(), error_cb=on_error)
+        nc = await nats.connect(
+            self.home.url, user_credentials=self.creds(name, tenant), inbox_prefix=f"_INBOX.{key}".encode(), error_cb=on_error
+        )
         try:
             yield nc
         finally:
             await nc.close()
 
-    async def request(self, nc: Client, name: str, verb: str, payload: bytes | dict[str, Any], project: str = "p1", tenant: str = "acme", timeout: float = 10) -> dict[str, Any]:
+    async def request(
+        self,
+        nc: Client,
+        name: str,
+        verb: str,
+        payload: bytes | dict[str, Any],
+        project: str = "p1",
+        tenant: str = "acme",
+        timeout: float = 10,
+    ) -> dict[str, Any]:
         """One request of an agent by hand: the frame as a dict."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         answer = await nc.request(f"mem.{tenant}.{project}.{verb}.{self.agents[name].key}", data, timeout=timeout)

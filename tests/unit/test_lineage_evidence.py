@@ -24,7 +24,18 @@ def text(content: str, vector: npt.NDArray[np.float32]) -> Text:
     return Text(frozenset(terms(content)), tuple(words(content)), vector)
 
 
-def evidence(served: dict[int, str], mine: str, *, cosine: float = 0.0, df: int = 1, n: int = 10, special: int = 0, run: bytes = b"", before: str = "", age_ms: int = 0) -> Evidence:
+def evidence(
+    served: dict[int, str],
+    mine: str,
+    *,
+    cosine: float = 0.0,
+    df: int = 1,
+    n: int = 10,
+    special: int = 0,
+    run: bytes = b"",
+    before: str = "",
+    age_ms: int = 0,
+) -> Evidence:
     ctx = ContextText(DIM)
     ctx.begin(0)
     if before:

@@ -12,14 +12,22 @@ from gate.writing.trust import BASE_TRUST, EXPOSED_FLOOR, Own, Stamp, capped_ori
 
 PARENTS = st.lists(
     st.tuples(
-        st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 5), st.integers(0, 2), st.integers(0, 1), st.booleans(),
-        st.lists(st.sampled_from(["agent:a", "agent:b", "role:operator"]), max_size=2), st.lists(st.sampled_from(["project:p1", "project:p2", "user:u"]), max_size=2),
+        st.integers(0, 1000),
+        st.integers(0, 1000),
+        st.integers(0, 5),
+        st.integers(0, 2),
+        st.integers(0, 1),
+        st.booleans(),
+        st.lists(st.sampled_from(["agent:a", "agent:b", "role:operator"]), max_size=2),
+        st.lists(st.sampled_from(["project:p1", "project:p2", "user:u"]), max_size=2),
     ),
     max_size=5,
-)  # fmt: skip
+)
 
 
-def world(parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]]) -> tuple[Columns, Interned[Clauses], Interned[frozenset[str]], list[int]]:
+def world(
+    parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]],
+) -> tuple[Columns, Interned[Clauses], Interned[frozenset[str]], list[int]]:
     c, readers, comps = Columns(), Interned[Clauses](()), Interned[frozenset[str]](frozenset())
     for i, (trust, floor, origin, cls, sens, opt_out, who, comp) in enumerate(parents, 1):
         c.eff[i], c.floor[i], c.origin[i], c.cls[i], c.sens[i], c.opt_out[i] = trust, floor, origin, cls, sens, opt_out
@@ -31,14 +39,25 @@ def world(parents: list[tuple[int, int, int, int, int, bool, list[str], list[str
 
 def own(**changes: object) -> Own:
     values: dict[str, object] = {
-        "origin": 3, "sourceless": False, "confidence": None, "cls": 1, "sens": 0, "opt_out": False, "readers": (), "comp": frozenset({"project:p1"}),
-        "written_ms": 5_000, "context_floor": 1000, "exposed": False,
-    }  # fmt: skip
+        "origin": 3,
+        "sourceless": False,
+        "confidence": None,
+        "cls": 1,
+        "sens": 0,
+        "opt_out": False,
+        "readers": (),
+        "comp": frozenset({"project:p1"}),
+        "written_ms": 5_000,
+        "context_floor": 1000,
+        "exposed": False,
+    }
     return Own(**(values | changes))  # type: ignore[arg-type]
 
 
 @given(PARENTS)
-def test_a_child_is_never_better_than_any_parent(parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]]) -> None:
+def test_a_child_is_never_better_than_any_parent(
+    parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]],
+) -> None:
     c, readers, comps, seqs = world(parents)
     s = join(own(), seqs, c, readers, comps)
     for p in seqs:
@@ -55,7 +74,9 @@ def test_a_child_is_never_better_than_any_parent(parents: list[tuple[int, int, i
 
 
 @given(PARENTS)
-def test_the_join_does_not_depend_on_the_order_of_parents(parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]]) -> None:
+def test_the_join_does_not_depend_on_the_order_of_parents(
+    parents: list[tuple[int, int, int, int, int, bool, list[str], list[str]]],
+) -> None:
     c, readers, comps, seqs = world(parents)
 
     def labels(s: Stamp) -> tuple[object, ...]:

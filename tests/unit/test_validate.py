@@ -27,7 +27,15 @@ def accepted(**fields: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "most"),
-    [("content", 65_536), ("run", 128), ("task", 128), ("session", 128), ("trace_id", 128), ("idempotency_key", 128), ("scope_id", 256)],
+    [
+        ("content", 65_536),
+        ("run", 128),
+        ("task", 128),
+        ("session", 128),
+        ("trace_id", 128),
+        ("idempotency_key", 128),
+        ("scope_id", 256),
+    ],
 )
 def test_text_is_accepted_at_its_limit_and_refused_one_byte_beyond(field: str, most: int) -> None:
     accepted(**{field: "x" * most})
@@ -50,7 +58,9 @@ def test_text_that_hides_something_is_refused(content: str, code: str) -> None:
     accepted(content="العربية, עברית, 中文, emoji 🙂, e\u0301")
 
 
-@pytest.mark.parametrize("when", ["2026-01-01T00:00:00", "2026-01-01T00:00:00+02:00", "yesterday", "", "2026-01-01", "9" * 60 + "Z"])
+@pytest.mark.parametrize(
+    "when", ["2026-01-01T00:00:00", "2026-01-01T00:00:00+02:00", "yesterday", "", "2026-01-01", "9" * 60 + "Z"]
+)
 def test_a_time_that_is_not_utc_is_refused(when: str) -> None:
     e = refused(valid_from=when)
     assert (e.code, e.field) == ("time_not_utc", "valid_from")

@@ -1,0 +1,53 @@
+"""Who is told: notices to exactly the agents that were served a member, and ids on the feeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bus.frames import FeedKind, Notice, NoticeKind
+from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
+from gate.state.cases import CaseState
+from gate.state.principals import Agent
+from gate.state.tenant import Tenant
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+NOTICE_IDS_MAX: Final = GET_IDS_MAX
+
+
+class Notices:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent) -> Notice:
+        """What one agent is told: only ids that it was served itself."""
+        bit = 1 << agent.number
+        mine = [s for s in case.all_members().tolist() if t.served_to[s] & bit]
+        return Notice(
+            notice=f"{case.text}.{kind}",
+            kind=kind,
+            agent=agent.keys[-1],
+            case=case.text,
+            ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
+            total=len(mine),
+            position=t.position,
+        )
+
+    def tell(self, t: Tenant, case: CaseState, kind: NoticeKind) -> None:
+        for number in sorted(case.told):
+            agent = t.agents.all[number]
+            if (case.id, kind) in t.notices.get(number, {}):
+                frame = self.notice(t, case, kind, agent)
+                for key in agent.keys:
+                    self.shard.push_notice(t, key, frame)
+
+    def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
+        c = t.columns
+        groups: dict[tuple[str, int], list[str]] = {}
+        for s in case.all_members().tolist():
+            if not int(c.user[s]):
+                groups.setdefault((t.project_names[int(c.project[s])], int(c.cls[s])), []).append(t.memory_id(s))
+        for (project, cls), found in groups.items():
+            for i in range(0, len(found), PAGE_ITEMS_MAX):
+                self.shard.feed(t, project, cls, kind, found[i : i + PAGE_ITEMS_MAX])

@@ -1,0 +1,187 @@
+"""Plans: what a hold would do, kept for an hour, and whether it still says the truth when it is applied."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bus.frames import KINDS, Hold, Member, Plan
+from bus.limits import PAGE_ITEMS_MAX
+from gate import ids
+from gate.config import PLAN_MS
+from gate.identify import Principal
+from gate.ledger import events as E
+from gate.reading.surface import rfc3339
+from gate.refusals import Refused
+from gate.state.tenant import Tenant
+
+from .closure import Closure
+from .selection import may_see, select
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+CLOSURE_KINDS: Final = (E.DECLARED, E.COPIED, E.EDGE_KINDS.index("via_resource"))  # exposed isn't infected
+SUSPECT_CONFIDENCE: Final = 128  # of 255
+DRIFT_MIN: Final = 100
+DRIFT_SHARE: Final = 0.10
+OFF_LOOP_EDGES: Final = 20_000  # a graph this small is walked in well under a millisecond
+
+Nodes = npt.NDArray[np.int32]
+
+
+class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a plan for its 60 minutes, in the tenant's catalog."""
+
+    roots: list[int]
+    members: bytes  # int32 little endian, ascending
+    suspects: list[int]
+    policy: int
+    generation: int
+    agent: bytes
+
+
+_encode_plan = msgspec.msgpack.Encoder().encode
+_decode_plan = msgspec.msgpack.Decoder(PlanRecord).decode
+
+
+class Plans:
+    """Plans of a shard's tenants. Changes nothing but the plan table."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    async def closure(self, t: Tenant, roots: list[int]) -> tuple[Closure, float]:
+        """The closure of `roots` and the milliseconds it took; a large graph is walked off the loop."""
+        start = time.perf_counter()
+        if t.down.edges > OFF_LOOP_EDGES:
+            closure = await asyncio.to_thread(t.down.closure, roots, CLOSURE_KINDS)
+        else:
+            closure = t.down.closure(roots, CLOSURE_KINDS)
+        return closure, (time.perf_counter() - start) * 1e3
+
+    def suspects(self, t: Tenant, members: Nodes) -> list[int]:
+        """Children by a served edge over the threshold that are not members themselves."""
+        known = set(members.tolist())
+        out = {
+            edge.node
+            for m in members.tolist()
+            for edge in t.down.edges_of(m)
+            if edge.kind == E.SERVED and edge.confidence >= SUSPECT_CONFIDENCE and edge.node not in known
+        }
+        return sorted(out)
+
+    async def plan(self, p: Principal, req: Hold) -> Plan:
+        """Show what a hold would do and keep it for an hour. Changes nothing."""
+        if req.plan:
+            record = await self.load(p, req.plan, use=False)
+            plan_id = ids.raw(req.plan) or b""
+            closure, _ = await self.closure(p.tenant, record.roots)
+            return self._shown(p, plan_id, record, closure, 0.0, req)
+        roots = await select(self.shard, p, req.selector)
+        t = p.tenant
+        closure, ms = await self.closure(t, roots)
+        suspects = self.suspects(t, closure.nodes)
+        record = PlanRecord(
+            roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id
+        )
+        plan_id = ids.new_raw(self.shard.now_ms())
+        catalog = self.shard.indexes[t.account].catalog
+        await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), self.shard.now_ms() + PLAN_MS)
+        return self._shown(p, plan_id, record, closure, ms, req)
+
+    def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
+        t, c = p.tenant, p.tenant.columns
+        nodes, depth = closure.nodes.tolist(), closure.depth.tolist()
+        order = sorted(range(len(nodes)), key=lambda i: (depth[i], nodes[i]))
+        seen = [i for i in order if may_see(p, nodes[i])]
+        page = seen[req.cursor : req.cursor + PAGE_ITEMS_MAX]
+        members = set(nodes)
+        exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
+        hidden = len(nodes) - len(seen)
+        visible = [nodes[i] for i in seen]
+        return Plan(
+            agent=p.key,
+            request_id=req.request_id,
+            plan=ids.text("plan_", plan_id),
+            roots=[t.memory_id(r) for r in record.roots],
+            members=[self.member(t, nodes[i], depth[i], members) for i in page],
+            count=len(nodes),
+            elsewhere=hidden,
+            by_agent=_counted(t.agents.all[int(c.actor[s])].name for s in visible),
+            by_project=_counted(t.project_names[int(c.project[s])] for s in visible),
+            by_kind=_counted(KINDS[int(c.kind[s])] for s in visible),
+            by_depth=_counted(str(depth[i]) for i in seen),
+            suspects=[self.member(t, s, 0, members) for s in self.suspects(t, closure.nodes) if may_see(p, s)][:PAGE_ITEMS_MAX],
+            mixed=sum(1 for s in visible if self._mixed(t, s, members)),
+            already_held=int(np.count_nonzero(c.held[closure.nodes])),
+            contexts_exposed=exposed,
+            agents_to_tell=[a.name for a in t.served_agents(nodes)],
+            reads_lost=sum(t.served_to[s].bit_count() for s in nodes),
+            expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
+            position=t.position,
+            next=req.cursor + PAGE_ITEMS_MAX if req.cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            closure_ms=round(ms, 3),
+        )
+
+    def _mixed(self, t: Tenant, seq: int, members: set[int]) -> bool:
+        """Whether it also derives from something that is not a member."""
+        parents = [e.node for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
+        return any(parent in members for parent in parents) and any(parent not in members for parent in parents)
+
+    def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
+        c = t.columns
+        return Member(
+            id=t.memory_id(seq),
+            agent=t.agents.all[int(c.actor[seq])].name,
+            project=t.project_names[int(c.project[seq])],
+            kind=KINDS[int(c.kind[seq])],
+            hops=hops,
+            state=t.current(seq, self.shard.now_ms()),
+            mixed=self._mixed(t, seq, members) if members else False,
+        )
+
+    async def load(self, p: Principal, plan: str, *, use: bool) -> PlanRecord:
+        raw = ids.raw(plan) if plan.startswith("plan_") else None
+        catalog, now_ms = self.shard.indexes[p.tenant.account].catalog, self.shard.now_ms()
+        blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
+        if blob is None or raw is None:
+            raise Refused("plan_unknown", field="plan")
+        if use:
+            await self.shard.index.call(catalog.use_plan, raw, now_ms)
+        return _decode_plan(blob)
+
+    def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
+        """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or
+        it grew too much.
+        """
+        planned = np.frombuffer(record.members, "<i4")
+        added: list[int] = np.setdiff1d(closure.nodes, planned).tolist()
+        changed = []
+        if record.policy != t.policy:
+            changed.append("policy")
+        roots = set(record.roots)
+        if any(k.released_position > record.generation and not roots.isdisjoint(k.roots) for k in t.cases.values()):
+            changed.append("root_released")
+        if any(t.reviewed_at.get(r, 0) > record.generation for r in roots):
+            changed.append("root_reviewed")
+        if len(added) > max(DRIFT_MIN, DRIFT_SHARE * len(planned)):
+            changed.append("growth")
+        if changed:
+            raise Refused(
+                "plan_stale",
+                reasons=("plan_stale", *changed),
+                detail={"added": len(added), "planned": len(planned), "changed": changed},
+            )
+        return added
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common(100))

@@ -1,0 +1,73 @@
+"""What an operator may name and see: memories by id or selector, agents by name.
+
+Full records in its projects, only counts elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gate.identify import Principal
+from gate.refusals import Refused
+from gate.state.principals import Agent
+from gate.state.tenant import Tenant
+
+if TYPE_CHECKING:
+    from gate.shard import Shard
+
+
+async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[int]:
+    """tenant_seqs that a selector names: ids, agent:NAME, run:LABEL, source:URI. Only in this operator's projects."""
+    t, c = p.tenant, p.tenant.columns
+    found: set[int] = set()
+    n = c.n
+    for term in selector:
+        kind, _, value = term.partition(":")
+        if kind == "agent" and value:
+            agent = find_agent(t, value)
+            found |= set(np.flatnonzero((c.actor[:n] == agent.number) & (c.kind[:n] >= 0)).tolist())
+        elif kind == "run" and value:
+            run = int.from_bytes(t.label_hash(value), "big", signed=True)
+            found |= set(np.flatnonzero((c.run[:n] == run) & (c.kind[:n] >= 0)).tolist())
+        elif kind == "source" and value:
+            found |= set(await shard.index.call(shard.indexes[t.account].catalog.find_source, value))
+        else:
+            found.add(resolve(p, term))
+    found = {s for s in found if may_see(p, s)}
+    if not found:
+        raise Refused("selector_empty", field="selector")
+    return sorted(found)
+
+
+def may_see(p: Principal, seq: int) -> bool:
+    """Operators see full records in their projects and up to their clearance, only counts elsewhere."""
+    c = p.tenant.columns
+    return p.tenant.project_names[int(c.project[seq])] in p.rights.projects and int(c.cls[seq]) <= p.rights.clearance
+
+
+def resolve(p: Principal, id_: str) -> int:
+    """tenant_seq of a memory that this operator may see, by its id or at least its last 8 characters."""
+    t = p.tenant
+    s = t.find(id_)
+    if not s:
+        found = [x for x in t.find_short(id_) if may_see(p, x)]
+        if len(found) > 1:
+            raise Refused("id_ambiguous", field="id")
+        s = found[0] if found else 0
+    if not s or not may_see(p, s):
+        raise Refused("memory_unknown", field="id")
+    return s
+
+
+def find_agent(t: Tenant, name: str) -> Agent:
+    """An agent by name, id or the end of its id."""
+    agent = t.agents.by_name.get(name) or t.agents.by_key.get(name)
+    if agent is None and len(name) >= 8:
+        found = [a for a in t.agents.all if a.text.endswith(name)]
+        agent = found[0] if len(found) == 1 else None
+    if agent is None:
+        raise Refused("agent_unknown", field="agent")
+    return agent

@@ -1,0 +1,302 @@
+"""The command against a real home: broker and gatekeeper as processes, started and stopped by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CORDON = str(Path(sys.executable).with_name("cordon"))
+WAIT_S = 60.0
+CODES = {"refused": 1, "usage": 2, "conflict": 3, "not permitted": 4, "incomplete": 5, "unavailable": 6}
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs `cordon` as a user would."""
+
+    home: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("CORDON_")}
+        return {**kept, "CORDON_HOME": str(self.home)}
+
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Done:
+        ended = subprocess.run(
+            [CORDON, *arguments], env=self.env, input=stdin or b"", capture_output=True, timeout=WAIT_S, check=False
+        )
+        return Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    def ok(self, *arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
+        done = self(*arguments, "--json", stdin=stdin)
+        assert done.code == 0, (arguments, done)
+        return done.json
+
+    def no(self, name: str, *arguments: str) -> dict[str, Any]:
+        """A refusal with that name on stderr, its code, and the same reason on stdout."""
+        done = self(*arguments, "--json")
+        assert (done.code, done.err.startswith(f"cordon: {name}: "), done.err.count("\n")) == (CODES[name], True, 1), done
+        assert "Traceback" not in done.err
+        return done.json
+
+
+WRITER, READER, OPS = ("--as", "demo/writer"), ("--as", "demo/reader"), ("--as", "demo/ops")
+
+
+@pytest.fixture(scope="module")
+def cordon() -> Iterator[Shell]:
+    """A home that quickstart made."""
+    shell = Shell(Path(tempfile.mkdtemp(prefix="cordon-cli-")) / "home")
+    try:
+        shell.ok("quickstart")
+        yield shell
+    finally:
+        shell("down")
+        shutil.rmtree(shell.home.parent)
+
+
+def written(cordon: Shell, text: str, *more: str) -> str:
+    receipt = cordon.ok("write", *WRITER, text, *more)
+    assert receipt["state"] == "active"
+    return str(receipt["id"])
+
+
+def found(recall: dict[str, Any]) -> list[str]:
+    return [item["memory"]["id"] for item in recall["admitted"]]
+
+
+# --- a home's life ----------------------------------------------------------------------------------
+def test_quickstart_can_be_run_again_and_its_three_commands_work(cordon: Shell) -> None:
+    again = cordon.ok("quickstart")
+    assert again["added"] == []
+    for line in again["next"]:
+        done = subprocess.run(line.replace("cordon", CORDON, 1), shell=True, env=cordon.env, capture_output=True, timeout=WAIT_S, check=False)
+        assert done.returncode == 0, (line, done.stderr)
+    assert cordon("use", "demo/writer", "--project", "main").code == 0
+
+
+def test_status_names_url_pids_and_positions(cordon: Shell) -> None:
+    status = cordon.ok("status")
+    assert status["state"] == "ready"
+    assert status["url"].startswith("nats://127.0.0.1:")
+    assert status["pids"].keys() == {"supervisor", "broker", "gatekeeper"}
+    assert status["gatekeeper"]["ledger_seq"] > 0
+    assert "ready" in cordon("status").out
+
+
+def test_up_of_a_home_that_is_up_is_harmless_and_a_rebuild_is_refused(cordon: Shell) -> None:
+    assert cordon.ok("up", "--detach")["pids"] == cordon.ok("status")["pids"]
+    assert cordon.no("usage", "rebuild")["reason"] == "already_up"
+
+
+def test_down_leaves_nothing_then_commands_say_what_to_do_then_rebuild_and_verify_work_offline(cordon: Shell) -> None:
+    id = written(cordon, "The archive is moved on the first Monday of the month")
+    pids = cordon.ok("status")["pids"].values()
+    assert set(cordon.ok("down")["stopped"]) == {"supervisor", "broker", "gatekeeper"}
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert cordon.ok("down")["stopped"] == []
+    try:
+        assert "cordon up --detach" in cordon.no("unavailable", "query", *READER, "archive")["advice"]
+        stopped = cordon("status", "--json")
+        assert (stopped.code, stopped.json["state"], stopped.json["pids"]) == (6, "stopped", {})
+        assert cordon.ok("verify")["ok"] is True
+        rebuilt = cordon.ok("rebuild")
+        assert rebuilt["replayed"] > 5
+        assert {"position", "seconds"} <= rebuilt.keys()
+    finally:
+        cordon.ok("up", "--detach")
+    assert id in found(cordon.ok("query", *READER, "when is the archive moved?"))
+    assert cordon.ok("verify")["findings"] == []
+
+
+# --- tenants, projects, agents ----------------------------------------------------------------------
+def test_tenants_projects_and_agents_are_added_once_and_listed(cordon: Shell) -> None:
+    assert "key" in cordon.ok("agent", "add", "demo", "helper", "--project", "main", "--person", "kim") or True
+    assert [t["name"] for t in cordon.ok("tenant", "list")["tenants"]] == ["demo"]
+    assert [p["name"] for p in cordon.ok("project", "list", "demo")["projects"]] == ["main"]
+    assert {"helper", "writer", "reader", "ops"} <= {a["name"] for a in cordon.ok("agent", "list", "demo")["agents"]}
+    assert cordon.no("conflict", "agent", "add", "demo", "helper", "--project", "main")["reason"] == "name_taken"
+    assert "main" in cordon.no("refused", "agent", "add", "demo", "other", "--project", "mian")["advice"]
+    assert cordon.no("refused", "tenant", "add", "a.b")["reason"] == "bad_name"
+
+
+def test_an_added_agent_has_a_key_and_an_absolute_credential_path(cordon: Shell) -> None:
+    made = cordon.ok("agent", "add", "demo", "fresh", "--project", "main")
+    assert {"agent_id", "key", "creds"} <= made.keys()
+    assert Path(made["creds"]).is_absolute()
+    assert cordon.ok("write", "--as", "demo/fresh", "Hello from the new one")["actor"]["key"] == made["key"]
+
+
+# --- memories ---------------------------------------------------------------------------------------
+def test_options_stand_before_or_after_and_text_may_begin_with_a_dash_or_come_from_stdin(cordon: Shell) -> None:
+    before = cordon.ok("write", "--kind", "fact", *WRITER, "Options may stand before the text")
+    dashed = cordon.ok("write", *WRITER, "--", "-5 degrees is the limit of the cold store") if False else cordon("write", *WRITER, "--json", "--", "-5 degrees is the limit of the cold store").json
+    piped = cordon.ok("write", *WRITER, "-", stdin="Das Kühlhaus hält minus fünf Grad, 冷库\n".encode())
+    got = cordon.ok("get", *READER, before["id"], dashed["id"], piped["id"])
+    assert [item["memory"]["content"] for item in got["admitted"]] == [
+        "Options may stand before the text",
+        "-5 degrees is the limit of the cold store",
+        "Das Kühlhaus hält minus fünf Grad, 冷库",
+    ]
+
+
+def test_get_takes_the_last_eight_characters_and_says_what_is_missing(cordon: Shell) -> None:
+    id = written(cordon, "The badge reader at the east gate is replaced in May")
+    assert found(cordon.ok("get", *READER, id[-8:])) == [id]
+    part = cordon("get", *READER, id, "zzzzzzzz", "--json")
+    assert (part.code, found(part.json)) == (5, [id])
+    assert part.err == "cordon: incomplete: not here, or not for you: zzzzzzzz.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "field"),
+    [(["x" * 65_537], "too_long", "content"), ([""], "too_short", "content"), (["a\u202eb"], "bidi_control", "content")],
+)
+def test_a_bad_draft_is_refused_with_reason_and_field_and_the_next_is_stored(
+    cordon: Shell, arguments: list[str], reason: str, field: str
+) -> None:
+    refusal = cordon.no("refused", "write", *WRITER, *arguments)
+    assert (refusal["reason"], refusal["field"]) == (reason, field)
+    assert refusal["advice"]
+    written(cordon, f"After a refusal for {reason} the service goes on")
+
+
+def test_too_much_on_stdin_is_refused_and_not_cut(cordon: Shell) -> None:
+    done = cordon("write", *WRITER, "-", "--json", stdin=b"x" * 2_000_000)
+    assert (done.code, done.json["reason"]) == (1, "frame_too_large")
+    assert done.json["limit"] == 512 << 10
+
+
+def test_bytes_that_are_no_text_are_refused(cordon: Shell) -> None:
+    done = cordon("write", *WRITER, "-", "--json", stdin=b"\xff\xfe")
+    assert (done.code, done.json["reason"]) == (2, "not_utf8")
+    in_argument = subprocess.run([CORDON, "write", *WRITER, b"a\xffb"], env=cordon.env, capture_output=True, timeout=WAIT_S, check=False)
+    assert in_argument.returncode in (1, 2)
+    assert b"Traceback" not in in_argument.stderr
+
+
+def test_a_foreign_project_is_not_permitted_and_the_nearest_is_named(cordon: Shell) -> None:
+    assert "main" in json.dumps(cordon.no("not permitted", "query", *READER, "--project", "mian", "anything"))
+
+
+def test_an_agent_may_not_hold(cordon: Shell) -> None:
+    id = written(cordon, "Only operators hold")
+    assert cordon("hold", id, "--dry-run", *WRITER).code == 4
+    assert cordon("hold", id, "--dry-run", *OPS).code == 0
+
+
+def test_what_an_agent_wrote_can_not_drive_the_terminal(cordon: Shell) -> None:
+    id = cordon.ok("write", *WRITER, "-", stdin=b"Cable plan \x1b]0;owned\x07\x1b[31m [red]seven[/red]\nsecond line")["id"]
+    for arguments in (("query", *READER, "cable plan"), ("get", *READER, id), ("why", *OPS, id, "--reveal"), ("query", *READER, "cable plan", "--prompt")):
+        done = cordon(*arguments)
+        assert done.code == 0, done
+        assert "\x1b" not in done.out + done.err
+        assert "\x07" not in done.out
+        assert "\\x1b[31m [red]seven[/red]" in done.out
+
+
+# --- containment ------------------------------------------------------------------------------------
+def test_plan_hold_release_by_short_ids(cordon: Shell) -> None:
+    root = written(cordon, "Ticket QX-7741 says the vault code is on the wall")
+    child = written(cordon, "Per QX-7741 anybody can open the vault", "--derived-from", root)
+    plan = cordon.ok("hold", root[-8:], "--dry-run", *OPS)
+    assert {m["id"] for m in plan["members"]} == {root, child}
+    assert cordon.no("usage", "hold", "--plan", plan["plan"], *OPS)["reason"] == "message_missing"
+    case = cordon.ok("hold", "--plan", plan["plan"], "-m", "forged ticket", *OPS)
+    assert (case["state"], case["why"]) == ("open", "forged ticket")
+    assert cordon.no("conflict", "hold", "--plan", plan["plan"], "-m", "again", *OPS)["reason"] == "plan_unknown"
+    assert not {root, child} & set(found(cordon.ok("query", *READER, "QX-7741 vault", "-k", "20")))
+    assert case["case"] in [c["case"] for c in cordon.ok("case", "list", *OPS)["cases"]]
+    assert {m["id"] for m in cordon.ok("case", "show", case["case"][-8:], *OPS)["members"]} == {root, child}
+    rows = cordon("case", "show", case["case"], "--csv", *OPS).out.splitlines()
+    assert len(rows) == 3
+    down = cordon.ok("trace", "down", root[-8:], *OPS)
+    assert {n["id"]: n["hops"] for n in down["nodes"]} == {root: 0, child: 1}
+    assert [n["id"] for n in cordon.ok("trace", "up", child, *OPS)["nodes"]] == [child, root]
+    assert f'"{root}" -> "{child}"' in cordon("trace", "down", root, "--dot", *OPS).out
+    assert cordon.ok("release", case["case"], "-m", "false alarm", *OPS)["state"] == "released"
+    assert cordon.no("conflict", "release", case["case"], "-m", "again", *OPS)["reason"] == "case_closed"
+    assert {root, child} <= set(found(cordon.ok("query", *READER, "QX-7741 vault", "-k", "20")))
+
+
+def test_hold_now_and_context_show_and_close(cordon: Shell) -> None:
+    id = written(cordon, "The spare key of bay nine hangs behind the door")
+    cordon.ok("query", *READER, "spare key of bay nine")
+    case = cordon.ok("hold", id, "--now", "-m", "at three in the morning", *OPS)
+    assert cordon.ok("context", "show", "reader", *OPS)["served"] > 0
+    assert cordon.ok("context", "close", "reader", "-m", "restarted empty", *OPS)["served"] == 0
+    assert cordon.no("refused", "context", "show", "nobody", *OPS)["reason"] == "agent_unknown"
+    cordon.ok("release", case["case"], "-m", "done", *OPS)
+
+
+def test_an_unknown_memory_or_case_is_refused(cordon: Shell) -> None:
+    assert cordon.no("refused", "why", "zzzzzzzz", *OPS)["reason"] == "memory_unknown"
+    assert cordon.no("refused", "case", "show", "zzzzzzzz", *OPS)["reason"] == "case_unknown"
+
+
+def test_what_people_see_is_whole_in_a_pipe_and_holds_no_colours(cordon: Shell) -> None:
+    id = written(cordon, "The fire drill is on the ninth of June")
+    for arguments in (
+        ("write", *WRITER, "The fire drill moved to the tenth"), ("query", *READER, "fire drill"), ("why", *OPS, id), ("trace", "down", *OPS, id),
+        ("hold", *OPS, id, "--dry-run"), ("case", "list", *OPS), ("context", "show", "reader", *OPS), ("tenant", "list"), ("verify",),
+    ):  # fmt: skip
+        done = cordon(*arguments)
+        assert (done.code, done.err) == (0, ""), done
+        assert done.out.strip()
+        assert "\x1b" not in done.out
+        assert all(line == line.rstrip() for line in done.out.splitlines())
+
+
+# --- pipes and signals ------------------------------------------------------------------------------
+def test_a_reader_that_leaves_is_no_error_of_ours(cordon: Shell) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([CORDON, "query", *READER, "anything", "--json"], env=cordon.env, stdout=write, stderr=subprocess.PIPE, timeout=WAIT_S, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_watch_prints_what_happens_and_ends_with_the_keyboard(cordon: Shell) -> None:
+    watching = subprocess.Popen([CORDON, "watch", *READER, "--json"], env=cordon.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stdout is not None
+    os.set_blocking(watching.stdout.fileno(), False)
+    ids: set[str] = set()
+    seen, deadline = "", time.monotonic() + WAIT_S
+    while not ids & set(_fed(seen)) and time.monotonic() < deadline:  # it listens at some moment: write until it hears
+        ids.add(written(cordon, f"Watched note number {len(ids)}"))
+        seen += watching.stdout.read() or ""
+    assert ids & set(_fed(seen))
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=WAIT_S)
+    assert watching.returncode == 130
+    assert err == "cordon: interrupted\n"
+
+
+def _fed(lines: str) -> list[str]:
+    whole = lines[: lines.rfind("\n") + 1].splitlines()
+    return [id for line in whole if (frame := json.loads(line))["type"] == "feed" for id in frame["ids"]]

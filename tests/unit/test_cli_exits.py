@@ -1,0 +1,134 @@
+"""Exit codes: each error has one, its name stands on stderr, its fields on stdout with --json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bus import errors
+from cordon_cli.exits import Exit, Failure, failure_of
+from cordon_cli.main import run
+
+FIELDS = {"type", "error", "reason", "reasons", "field", "limit", "message", "advice", "retry_after_s", "detail"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (errors.Rejected("No.", reason="too_long", field="content", limit=65_536), Exit.REFUSED, "refused"),
+        (errors.WriteRejected("No."), Exit.REFUSED, "refused"),
+        (errors.Conflict("No.", reason="plan_stale"), Exit.CONFLICT, "conflict"),
+        (errors.Denied("No."), Exit.NOT_PERMITTED, "not permitted"),
+        (errors.FrameTooLarge("No.", size=9, limit=8), Exit.REFUSED, "refused"),
+        (errors.MalformedFrame("No."), Exit.REFUSED, "refused"),
+        (errors.ConfigError("No."), Exit.USAGE, "usage"),
+        (errors.Unavailable("No."), Exit.UNAVAILABLE, "unavailable"),
+        (errors.DeadlineExceeded("No."), Exit.UNAVAILABLE, "unavailable"),
+        (errors.Closed("No."), Exit.UNAVAILABLE, "unavailable"),
+        (errors.Unavailable("No.", reason="internal"), Exit.INTERNAL, "internal"),
+        (errors.CordonError("No."), Exit.INTERNAL, "internal"),
+        (TimeoutError(), Exit.UNAVAILABLE, "unavailable"),
+        (PermissionError(13, "Permission denied", "/home/x"), Exit.USAGE, "usage"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+        (ExceptionGroup("tasks", [errors.Denied("No.")]), Exit.NOT_PERMITTED, "not permitted"),
+        (ValueError("unforeseen"), Exit.INTERNAL, "internal"),
+    ],
+)
+def test_each_error_has_one_code_and_says_its_name(error: BaseException, code: Exit, name: str, tmp_path: Path) -> None:
+    failure = failure_of(error, tmp_path / "none")
+    assert failure.code == code
+    assert failure.line().startswith(f"cordon: {name}: ")
+    assert failure.document().keys() == FIELDS
+
+
+def test_every_error_of_the_bus_is_mapped(tmp_path: Path) -> None:
+    def below(kind: type[errors.CordonError]) -> list[type[errors.CordonError]]:
+        return [kind, *(k for child in kind.__subclasses__() for k in below(child))]
+
+    for branch in (errors.Rejected, errors.Unavailable, errors.WireError, errors.ConfigError, errors.Closed):
+        for kind in below(branch):
+            error = kind.__new__(kind)
+            errors.CordonError.__init__(error, "No.")
+            assert failure_of(error, tmp_path).code != Exit.INTERNAL, kind
+
+
+def test_a_refusal_keeps_reason_field_and_limit(tmp_path: Path) -> None:
+    refused = errors.WriteRejected("Too long.", reason="too_long", reasons=("too_long", "x"), field="content", limit=65_536)
+    document = failure_of(refused, tmp_path).document()
+    assert (document["error"], document["reason"], document["reasons"]) == ("rejected", "too_long", ["too_long", "x"])
+    assert (document["field"], document["limit"]) == ("content", 65_536)
+
+
+def test_a_frame_that_is_too_large_names_its_limit(tmp_path: Path) -> None:
+    document = failure_of(errors.FrameTooLarge("Large.", size=9, limit=8), tmp_path).document()
+    assert (document["reason"], document["field"], document["limit"]) == ("frame_too_large", "frame", 8)
+
+
+def test_an_unforeseen_error_is_one_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    try:
+        raise ValueError("line one\nline two \x1b[31m")
+    except ValueError as e:
+        line = failure_of(e, tmp_path).line()
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert str(tmp_path / "cli.log") in line
+    assert "Traceback" in (tmp_path / "cli.log").read_text()
+
+
+def test_a_failure_passes_unchanged(tmp_path: Path) -> None:
+    failure = Failure(Exit.CONFLICT, "No.", reason="x")
+    assert failure_of(failure, tmp_path) is failure
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["query", "x", "--no-such-option"],
+        ["write"],
+        ["query", "x", "-k", "many"],
+        ["hold", "x"],
+        ["hold", "--dry-run"],
+        ["hold", "x", "--now"],
+        ["hold", "--plan", "plan_x", "-m", " "],
+        ["hold", "x", "--plan", "plan_x", "-m", "why"],
+        ["hold", "x", "--now", "--dry-run"],
+        ["hold", "x", "--now", "-m", "x" * 1_001],
+        ["release", "case_x"],
+        ["review", "mem_x", "-m", "why"],
+        ["review", "mem_x", "--accept", "--reject", "-m", "why"],
+        ["context", "close", "writer"],
+        ["trace", "down", "x", "--edge", "wrong"],
+        ["write", "x", "--kind", "wrong"],
+        ["query", "x", "--filter", "kind"],
+        ["use", "acme.writer"],
+        ["query", "x", "--as", "acme/"],
+        ["query", "x"],
+        ["status"],
+        ["down"],
+        ["rebuild"],
+        ["verify"],
+        ["tenant", "list"],
+    ],
+)
+def test_a_wrong_command_line_is_exit_2_with_one_line_and_one_object(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORDON_HOME", str(tmp_path / "none"))
+    assert run([*arguments, "--json"]) == Exit.USAGE
+    seen = capsys.readouterr()
+    assert json.loads(seen.out).keys() == FIELDS
+    assert seen.err.startswith("cordon: usage: ")
+    assert seen.err.count("\n") == 1
+    assert run(arguments) == Exit.USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_an_option_after_two_dashes_is_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CORDON_HOME", str(tmp_path / "none"))
+    assert run(["write", "--", "--json"]) == Exit.USAGE
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "no Cordon home" in seen.err
