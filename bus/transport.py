@@ -132,7 +132,7 @@ class NatsTransport:
         self._nc = Client()
         self._up = anyio.Event()
         self._closed = anyio.Event()
-        self._opening: anyio.CancelScope | None = None
+        self._opened = False
         self._end: CordonError | None = None  # why nothing more can be sent
         self._inbox = f"{inbox(credential.key)}.{secrets.token_hex(8)}"
         self._pending: dict[str, _Pending] = {}
@@ -143,14 +143,13 @@ class NatsTransport:
     # --- opening and closing ----------------------------------------------------------------------
     async def open(self) -> None:
         """Connect, or raise Unavailable (nobody there), Denied (credential refused) or ConfigError."""
-        opened = False
-        with anyio.move_on_after(self._timing.connect_s) as self._opening, suppress(nats.errors.Error):
+        with anyio.move_on_after(self._timing.connect_s), suppress(nats.errors.Error, OSError):
             await self._connect()
+            self._nc.options["allow_reconnect"] = True
             await self._nc.subscribe(f"{self._inbox}.*", cb=self._on_reply)
             await self._nc.flush()
-            opened = True
-        self._opening = None
-        if not opened:
+            self._opened = True
+        if not self._opened:
             self._finish(self._unreachable())
             await self._disconnect()
             raise self._end or self._unreachable()
@@ -174,7 +173,8 @@ class NatsTransport:
             max_reconnect_attempts=-1,
             reconnect_to_server_handler=self._next_server,
             ping_interval=_PING_S,
-            allow_reconnect=True,
+            # Only once connected: else nats-py tries a refused credential again and again, and a cancelled try is never closed.
+            allow_reconnect=False,
         )
 
     def _next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
@@ -319,10 +319,8 @@ class NatsTransport:
 
     async def _on_auth_refused(self) -> None:
         self._auth_refusals += 1
-        if self._opening or self._auth_refusals >= _AUTH_REFUSALS_MAX:
+        if not self._opened or self._auth_refusals >= _AUTH_REFUSALS_MAX:
             self._finish(self._refused())
-        if self._opening:
-            self._opening.cancel()  # nats-py would try again until the time is up
 
     def _refused(self) -> Denied:
         return Denied(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MEMBERS_SHOWN: Final = 50
 
 
-def show_plan(plan: Plan) -> None:
-    """A plan, and the command that applies it."""
+def show_plan(plan: Plan, *, with_suspects: bool) -> None:
+    """A plan, and the command that applies it. with_suspects: it holds them too."""
     show(
         facts(
             {
@@ -38,7 +38,7 @@ def show_plan(plan: Plan) -> None:
     )
     show_members(plan.members)
     if plan.suspects:
-        show("suspects, held only with --suspects:")
+        show(f"suspects, {'held too, in a case that ends by itself' if with_suspects else 'held only with --suspects'}:")
         show_members(plan.suspects)
     show(f"apply it: cordon hold --plan {plan.plan} -m REASON")
 

@@ -30,7 +30,7 @@ def hold(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would hold; change nothing.")] = False,
     plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan that a dry run showed.")] = "",
     now: Annotated[bool, typer.Option("--now", help="Plan and apply at once.")] = False,
-    suspects: Annotated[bool, typer.Option("--suspects", help="Hold probable descendants too.")] = False,
+    suspects: Annotated[bool, typer.Option("--suspects", help="Hold probable descendants too, for a limited time.")] = False,
     message: Message = "",
 ) -> int | None:
     """Hold memories and all that came from them. Exit 3 if the plan is stale."""
@@ -41,7 +41,7 @@ def hold(
         if call.json:
             print_json(planned)
         else:
-            show_plan(planned)
+            show_plan(planned, with_suspects=suspects)
         return None
     reason = required_message(message)
     with progress("holding"):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from .call import Call, environment
+from .exits import cause_of
 from .output import reader_left
 
 F = TypeVar("F", bound=Callable[..., int | None])
@@ -70,8 +71,10 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
             )
             try:
                 return f(call, **values)
-            except BrokenPipeError:  # typer would end the process with 1
-                return reader_left()
+            except (BrokenPipeError, BaseExceptionGroup) as e:
+                if isinstance(cause_of(e), BrokenPipeError):  # typer would end the process with 1
+                    return reader_left()
+                raise
 
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -86,18 +86,22 @@ def usage(message: str, *, reason: str = "usage", advice: str = "", field: str =
     return Failure(Exit.USAGE, message, reason=reason, advice=advice, field=field)
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """The error itself, or the first cause of a task group's."""
+    return cause_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
 def failure_of(error: BaseException, logs: Path) -> Failure:
     """The failure that `error` means. An unforeseen one is written to a file in `logs`, if that folder is there."""
     from bus.errors import CordonError
 
+    error = cause_of(error)
     if isinstance(error, Failure):
         return error
     if isinstance(error, KeyboardInterrupt):
         return Failure(Exit.INTERRUPTED, "Stopped by the keyboard.", reason="interrupted")
     if isinstance(error, CordonError):
         return _of_cordon(error)
-    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # a task group of the client's, with one cause
-        return failure_of(error.exceptions[0], logs)
     if isinstance(error, TimeoutError):
         return Failure(Exit.UNAVAILABLE, "No answer in time.", reason="timeout", advice="Try again.")
     if isinstance(error, PermissionError):

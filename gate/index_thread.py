@@ -8,11 +8,13 @@ Invariant: only this thread writes vectors, postings, context texts and catalogs
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 _Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -46,7 +48,10 @@ class IndexThread:
             try:
                 job = self._jobs.get(timeout=self._idle_s)
             except queue.Empty:
-                self._idle()
+                try:
+                    self._idle()
+                except Exception:  # what is lost here comes again by replay; the next job meets the cause
+                    log.exception("the idle work of the index thread failed")
                 continue
             if job is None:
                 return

@@ -160,6 +160,8 @@ class Intake:
 
     def _ask(self, p: Principal, q: Query | Get, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
+        if not s.reads.healthy:
+            raise Refused("ledger_unreachable")
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
         for field, most in (

@@ -36,6 +36,7 @@ from gate import ids
 from gate.containment.selection import find_agent, may_see, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.ledger.errors import LedgerFull
 from gate.ledger.events import decode_memory
 from gate.reading import policy
 from gate.reading.surface import rfc3339
@@ -95,6 +96,9 @@ class Operators:
             except Refused as e:
                 if not done.done():
                     done.set_exception(e)
+            except LedgerFull:  # certain: nothing was appended; a hold stays in memory, its case pending
+                if not done.done():
+                    done.set_exception(Refused("ledger_full"))
             except BaseException as e:
                 if not done.done():
                     done.set_exception(Refused("internal"))

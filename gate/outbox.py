@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import Final
 
 from nats.aio.client import Client
 
 log = logging.getLogger(__name__)
+
+
+PENDING_BYTES_MAX: Final = 48 << 20  # the connection's own limit is higher (gate.service)
 
 
 class Outbox:
@@ -19,6 +23,9 @@ class Outbox:
 
     def send(self, subject: str, data: bytes) -> None:
         if not subject:
+            return
+        if self.nc.pending_data_size + len(data) > PENDING_BYTES_MAX:  # beyond it the client would wait for the socket
+            self.failed["backlog"] += 1
             return
         publish = self.nc.publish(subject, data)
         try:

@@ -117,6 +117,12 @@ TABLE: dict[str, Wording] = {
         "The operator must add space.",
         30.0,
     ),
+    "reads_full": Wording(
+        "unavailable",
+        "The record of reads is full: questions can't be answered, writes and holds go on.",
+        "The operator must add space.",
+        30.0,
+    ),
     "context_changed": Wording("unavailable", "The context was closed while this was answered.", "Ask again.", 0.1),
     "integrity_alarm": Wording(
         "unavailable", "The answer failed its last look and was not sent.", "Tell the operator; ask again.", 1.0

@@ -232,7 +232,7 @@ class Shard:
 
     # --- health -----------------------------------------------------------------------------------
     def healthy(self) -> bool:
-        return self.ledger.healthy and self.reads.healthy
+        return self.ledger.healthy
 
     def writes_full(self) -> bool:
         return self.ledger_share >= LEDGER_FULL_SHARE
@@ -240,7 +240,7 @@ class Shard:
     def status(self) -> dict[str, Any]:
         s = self.sequencer
         return {
-            "state": self.state if self.healthy() else "ledger_unreachable",
+            "state": self.state if self.healthy() and self.reads.healthy else "ledger_unreachable",
             "shard": self.number,
             "ledger_seq": self.ledger_seq,
             "reads_seq": self.reads_seq,

@@ -39,6 +39,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _QUERIES: Final = load_queries("lineage")
 _SCHEMA: Final = load_queries("lineage_schema")
 _DAMAGE: Final = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+_DAMAGE_SIGNS: Final = ("orrupt", "not read enough bytes")  # checksums and short files come under general types
 _BUGS: Final = (duckdb.ProgrammingError, duckdb.DataError)  # a wrong statement or parameter
 _HEADER_BYTES: Final = 3 * 4_096  # before the first block of a DuckDB file
 
@@ -262,7 +263,7 @@ def _named(path: Path, error: BaseException) -> CordonError:
     """Damage is a reason to rebuild; a lack of memory or disk isn't, nor is a bug of ours."""
     if isinstance(error, CordonError):
         return error
-    if isinstance(error, _DAMAGE) or "orrupt" in str(error):
+    if isinstance(error, _DAMAGE) or any(sign in str(error) for sign in _DAMAGE_SIGNS):
         return ProjectionUnusable(path, "damaged", str(error))
     return _unavailable(f"{type(error).__name__}: {error}", "lineage_failed")
 
@@ -319,8 +320,9 @@ def _check(con: duckdb.DuckDBPyConnection, path: Path, streams: dict[str, str]) 
     stored = dict(con.execute("SELECT name, identity FROM stream").fetchall())
     if stored != streams:
         raise ProjectionUnusable(path, "stream", f"it follows {stored}, not {streams}")
-    [(block_bytes, blocks)] = con.execute("SELECT block_size, total_blocks FROM pragma_database_size()").fetchall()
-    if path.stat().st_size < _HEADER_BYTES + block_bytes * blocks:  # DuckDB itself opens a file that lacks its end
+    # DuckDB itself opens a file that lacks its end. Free blocks at the end may rightly not be there.
+    [(block_bytes, used)] = con.execute("SELECT block_size, used_blocks FROM pragma_database_size()").fetchall()
+    if path.stat().st_size < _HEADER_BYTES + block_bytes * used:
         raise ProjectionUnusable(path, "damaged", "its end is missing")
 
 

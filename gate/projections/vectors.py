@@ -125,7 +125,8 @@ class HnswVectors:
         need = self._n + len(ready)
         if need > self._index.get_max_elements():
             self._index.resize_index(max(need, int(self._index.get_max_elements() * _GROWTH)))
-        self._index.add_items(ready, np.arange(self._n, need), num_threads=1)
+        if len(ready):
+            self._index.add_items(ready, np.arange(self._n, need), num_threads=1)
         self._n = need
 
     def remove(self, rows: Rows) -> None:

@@ -16,6 +16,7 @@ from gate import ids
 from gate.config import QUERY_BATCH_MAX, READS_BLOCK_RECORDS_MAX
 from gate.ledger import events as E
 from gate.ledger.block import Record
+from gate.ledger.errors import LedgerFull
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
 
@@ -115,7 +116,13 @@ class Recalls:
             self.wake_records.clear()
             while self.records:
                 batch = [self.records.popleft() for _ in range(min(len(self.records), READS_BLOCK_RECORDS_MAX))]
-                await self._append(batch)
+                try:
+                    await self._append(batch)
+                except LedgerFull:  # no answer without its record
+                    for _, _, a in batch:
+                        if a is not None:
+                            self.shard.refuse_ask(a, Refused("reads_full"))
+                    continue
                 for t, _, a in batch:
                     if a is not None:
                         self._answer(t, a)

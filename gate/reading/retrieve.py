@@ -23,6 +23,7 @@ from .ask import Ask
 CANDIDATES_MIN: Final = 64
 CANDIDATES_PER_K: Final = 4
 FUSION_K0: Final = 10  # reciprocal rank fusion; 60 is clearly worse on LoCoMo
+INTERNAL = CLASSIFICATIONS.index("internal")
 USER, TASK, OPERATIONAL = SCOPES.index("user"), SCOPES.index("task"), SCOPES.index("operational")
 
 Mask = npt.NDArray[np.bool_]
@@ -78,13 +79,14 @@ class Candidates:
 
 def visible(t: Tenant, project: Project, c: Columns, seqs: Seqs, a: Ask) -> Mask | None:
     """Rows that this principal may know of in this question; None = all."""
-    if not project.special and not a.filters:
-        return None
     p = a.principal
+    if not project.special and not a.filters and p.rights.clearance >= INTERNAL:
+        return None
     scope = c.scope[seqs]
     mask = (c.cls[seqs] <= p.rights.clearance) & readers_ok(t, a)[c.readers[seqs]]
     users = _users_ok(t, c, seqs, a)
     task = c.task[seqs] == (int.from_bytes(a.task, "big", signed=True) if a.task else 1)
+    mask &= ~c.opt_out[seqs] | (c.actor[seqs] == p.agent.number)
     asked = "operational" in a.filters.get("scope", ())
     mask &= (scope == 0) | ((scope == USER) & users) | ((scope == TASK) & task) | ((scope == OPERATIONAL) & asked)
     for key, values in a.filters.items():

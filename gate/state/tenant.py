@@ -218,7 +218,7 @@ class Tenant:
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
         c.valid_from[s], c.valid_until[s], c.expires[s] = e.from_, e.until or NEVER_MS, e.expires or NEVER_MS
         c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
-        if e.class_ == 2 or e.scope or e.readers:
+        if e.class_ == 2 or e.scope or e.readers or e.opt_out:
             project.special = True
         self.ids[s] = e.id
         self.by_id[e.id] = s

@@ -253,7 +253,7 @@ class Sequencer:
             assert e is not None
             if e.holds or e.cases:
                 continue
-            if not e.user:
+            if not e.user and not e.readers:
                 groups.setdefault((e.project, e.class_, "memory"), []).append(ids.text("mem_", e.id))
             if e.supersedes and not int(t.columns.user[e.supersedes]):
                 cls = int(t.columns.cls[e.supersedes])

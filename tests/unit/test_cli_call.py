@@ -9,8 +9,8 @@ import pytest
 from broker_config.home import Current, Home, write_private
 from broker_config.trust import AgentRequest, Trust
 from bus.identity import creds_text, keypair
-from cordon_cli.call import Call
-from cordon_cli.exits import Exit, Failure
+from cli.call import Call
+from cli.exits import Exit, Failure
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bus import errors
-from cordon_cli.exits import Exit, Failure, failure_of
-from cordon_cli.main import run
+from cli.exits import Exit, Failure, failure_of
+from cli.main import run
 
 FIELDS = {"type", "error", "reason", "reasons", "field", "limit", "message", "advice", "retry_after_s", "detail"}
 
@@ -126,7 +126,9 @@ def test_a_wrong_command_line_is_exit_2_with_one_line_and_one_object(
     assert capsys.readouterr().out == ""
 
 
-def test_an_option_after_two_dashes_is_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_after_two_dashes_is_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CORDON_HOME", str(tmp_path / "none"))
     assert run(["write", "--", "--json"]) == Exit.USAGE
     seen = capsys.readouterr()

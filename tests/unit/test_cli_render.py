@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cordon_cli
-from cordon_cli.output import show
-from cordon_cli.render import LIMIT_CHARS, render_untrusted
+import cli
+from cli.output import show
+from cli.render import LIMIT_CHARS, render_untrusted
 
-CLI = Path(cordon_cli.__path__[0])
+CLI = Path(cli.__path__[0])
 # What others wrote, by the name of the frame's field. `str(receipt)` and ids are the gatekeeper's own words.
 UNTRUSTED = {"content", "evidence", "why", "person", "sentences", "by", "released_by"}
 ANY_TEXT = st.text(st.characters(codec=None))
@@ -36,7 +36,12 @@ def test_every_line_of_a_block_is_harmless_and_stands_behind_the_gutter(text: st
     assert all(line.startswith("│ ") and all(map(is_harmless, line)) for line in lines)
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"], exclude_characters="\u115f\u1160\u3164\uffa0\u2800"), max_size=LIMIT_CHARS))
+@given(
+    st.text(
+        st.characters(categories=["L", "N", "P", "S", "Zs"], exclude_characters="\u115f\u1160\u3164\uffa0\u2800"),
+        max_size=LIMIT_CHARS,
+    )
+)
 def test_ordinary_text_is_left_as_it_is(text: str) -> None:
     assert render_untrusted(text) == text
 
@@ -113,7 +118,10 @@ def test_no_command_prints_what_others_wrote_by_another_way() -> None:
         free += [
             f"{path.name}:{node.lineno} .{node.attr}"
             for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and node.attr in UNTRUSTED and id(node) not in inside and not prints_nothing(node, tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr in UNTRUSTED
+            and id(node) not in inside
+            and not prints_nothing(node, tree)
         ]
     assert free == []
 

@@ -59,7 +59,7 @@ def graphs(draw: st.DrawFn, nodes_max: int) -> tuple[Edges, list[int], list[int]
 
 
 @given(graphs(40))
-def test_a_closure_is_reachability_with_least_hops_in_both_directions(case: tuple[Edges, list[int], list[int], int | None]) -> None:
+def test_a_closure_is_reachability_with_least_hops_both_ways(case: tuple[Edges, list[int], list[int], int | None]) -> None:
     edges, roots, kinds, hops = case
     down, up = both_ways(edges)
     assert as_dict(down, roots, kinds, hops) == breadth_first(edges, roots, kinds, hops)

@@ -59,14 +59,14 @@ def found(index: LexicalIndex, text: str, limit: int = 10, allowed: list[bool] |
     assert scores.dtype == np.float32
     assert len(rows) == len(scores) <= limit
     assert (np.diff(scores) <= 0).all()
-    return rows.tolist()
+    return [int(row) for row in rows]
 
 
 def test_rarer_terms_count_more_and_more_terms_count_more() -> None:
     index = index_of("red apple", "red pear", "red apple pear", "blue sky")
     assert found(index, "blue red") == [3, 2, 1, 0]
     assert found(index, "apple pear") == [2, 1, 0]
-    assert (index.n, index.df("red"), index.df("apple".rstrip("e") + "e"), index.df("nothing")) == (4, 3, index.df(terms("apple")[0]) * 0, 0)
+    assert (index.n, index.df("red"), index.df("sky"), index.df("nothing")) == (4, 3, 1, 0)
 
 
 def test_the_score_is_the_sum_of_idf() -> None:
@@ -78,7 +78,7 @@ def test_the_score_is_the_sum_of_idf() -> None:
 def test_equal_scores_come_newest_first_also_at_the_limit() -> None:
     index = index_of(*["same words here"] * 100)
     assert found(index, "same words", limit=3) == [99, 98, 97]
-    assert found(index, "same", limit=3) == [99, 98, 97]
+    assert found(index, "words", limit=3) == [99, 98, 97]
 
 
 def test_a_row_that_is_not_allowed_is_never_found_and_never_takes_a_place() -> None:
@@ -117,9 +117,8 @@ def test_a_posting_budget_keeps_rare_terms_and_drops_common_ones() -> None:
     st.lists(st.sets(st.sampled_from("abcdefgh")), max_size=40),
     st.lists(st.sampled_from("abcdefghx"), max_size=6),
     st.integers(1, 10),
-    st.randoms(use_true_random=False),
 )
-def test_a_search_is_the_sorted_sum_of_idf_over_allowed_rows(rows: list[set[str]], query: list[str], limit: int, random: object) -> None:
+def test_a_search_is_the_sorted_sum_of_idf_over_allowed_rows(rows: list[set[str]], query: list[str], limit: int) -> None:
     index = LexicalIndex()
     index.add(rows)
     mask = np.array([hash((n, len(row))) % 3 > 0 for n, row in enumerate(rows)], np.bool_)
