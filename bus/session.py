@@ -28,6 +28,7 @@ from .transport import NOT_DELIVERED, OUTCOME_UNKNOWN, Timing, Transport, open_n
 A = TypeVar("A", bound=Answer)
 
 URL_VARIABLE = "CORDON_URL"
+HOME_VARIABLE = "CORDON_HOME"
 CREDS_VARIABLE = "CORDON_CREDS"
 PROJECT_VARIABLE = "CORDON_PROJECT"
 _SCHEMES = ("nats", "tls", "ws", "wss")
@@ -203,8 +204,9 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """A session from arguments, else from the environment. Raises ConfigError, Denied or Unavailable."""
     env = os.environ if environ is None else environ
-    credential = _credential(creds or env.get(CREDS_VARIABLE))
-    address = _checked_url(url or env.get(URL_VARIABLE))
+    given = creds or env.get(CREDS_VARIABLE)
+    credential = _credential(given)
+    address = _checked_url(url or env.get(URL_VARIABLE) or _home_url(given, env))
     default = project or env.get(PROJECT_VARIABLE, "")
     transport = await open_nats(address, credential, name=name, ca_file=ca_file, timing=timing)
     try:
@@ -239,12 +241,31 @@ def _credential(creds: str | os.PathLike[str] | None) -> Credential:
     return credential
 
 
+def _home_url(creds: str | os.PathLike[str] | None, env: Mapping[str, str]) -> str | None:
+    """Where the home that the credentials lie in (or `CORDON_HOME`, or ./.cordon) says that it serves; None if there is none."""
+    homes = [Path(env.get(HOME_VARIABLE, ".cordon"))]
+    if creds and "-----BEGIN" not in str(creds):
+        homes.insert(0, Path(creds).expanduser().absolute().parent.parent.parent)  # <home>/creds/<tenant>/<agent>.creds
+    for home in homes:
+        try:
+            url = msgspec.json.decode((home / "run" / "status.json").read_bytes(), type=_Status).url
+        except (OSError, ValueError):
+            continue
+        if url:
+            return url
+    return None
+
+
+class _Status(msgspec.Struct):
+    url: str = ""
+
+
 def _checked_url(url: str | None) -> str:
     if not url:
         raise ConfigError(
             "No address of the bus was given.",
             reason="url_missing",
-            advice=f"Give url= or set {URL_VARIABLE} (nats://host:port).",
+            advice=f"Start the home with `cordon up`, give url= or set {URL_VARIABLE} (nats://host:port).",
         )
     try:
         parts = urlsplit(url)

@@ -143,16 +143,19 @@ class NatsTransport:
     # --- opening and closing ----------------------------------------------------------------------
     async def open(self) -> None:
         """Connect, or raise Unavailable (nobody there), Denied (credential refused) or ConfigError."""
-        with anyio.move_on_after(self._timing.connect_s), suppress(nats.errors.Error, OSError):
-            await self._connect()
-            self._nc.options["allow_reconnect"] = True
-            await self._nc.subscribe(f"{self._inbox}.*", cb=self._on_reply)
-            await self._nc.flush()
-            self._opened = True
-        if not self._opened:
-            self._finish(self._unreachable())
-            await self._disconnect()
-            raise self._end or self._unreachable()
+        try:
+            with anyio.move_on_after(self._timing.connect_s), suppress(nats.errors.Error, OSError):
+                await self._connect()
+                self._nc.options["allow_reconnect"] = True
+                await self._nc.subscribe(f"{self._inbox}.*", cb=self._on_reply)
+                await self._nc.flush()
+                self._opened = True
+        finally:
+            if not self._opened:
+                self._finish(self._unreachable())
+                await self._disconnect()
+        if self._end:
+            raise self._end
         self._up.set()
 
     async def _connect(self) -> None:

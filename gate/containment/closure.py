@@ -121,9 +121,11 @@ class Adjacency:
         if len(start) and start[0] < 0:
             raise ValueError(f"root {start[0]}: nodes are numbers from 0")
         known = start[start < len(links.head)]
-        levels = _Traversal(links, kinds).levels(known, max_hops)
-        alone = start[len(known) :]  # newer than every edge: larger than all other nodes, so the order holds
-        return _ordered(levels, alone)
+        alone = start[len(known) :]  # newer than every edge, and larger than all other nodes
+        nodes, depth = _Traversal(links, kinds).run(known, max_hops)
+        order = np.argsort(nodes)
+        zeros = np.zeros(len(alone), np.int32)
+        return Closure(np.concatenate((nodes[order], alone)), np.concatenate((depth[order], zeros)))
 
 
 class _Traversal:
@@ -138,17 +140,27 @@ class _Traversal:
         self._wanted_np = np.frombuffer(self._wanted, np.bool_)
         self._all = kinds is None
 
-    def levels(self, frontier: Nodes, max_hops: int | None) -> list[Nodes]:
-        self._seen_np[frontier] = 1
-        levels = [frontier]
-        while len(frontier) and (max_hops is None or len(levels) <= max_hops):
-            frontier = self._next_narrow(frontier) if len(frontier) < NARROW else self._next_wide(frontier)
-            levels.append(frontier)
-        return levels
+    def run(self, start: Nodes, max_hops: int | None) -> tuple[Nodes, Nodes]:
+        """Nodes in the order they were reached, and their depths."""
+        self._seen_np[start] = 1
+        parts, narrow, sizes = [start], list[int](), [len(start)]
+        frontier: Nodes | list[int] = start
+        while len(frontier) and (max_hops is None or len(sizes) <= max_hops):
+            if len(frontier) < NARROW:
+                frontier = self._next_narrow(frontier if isinstance(frontier, list) else frontier.tolist())
+                narrow += frontier
+            else:
+                parts.append(np.array(narrow, np.int32))
+                narrow = []
+                frontier = self._next_wide(np.asarray(frontier, np.int32))
+                parts.append(frontier)
+            sizes.append(len(frontier))
+        nodes = np.concatenate([*parts, np.array(narrow, np.int32)])
+        return nodes, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def _next_narrow(self, frontier: Nodes) -> Nodes:
+    def _next_narrow(self, frontier: list[int]) -> list[int]:
         head = self._links.head_at
-        return np.array(self._walk([head[node] for node in frontier.tolist()]), np.int32)
+        return self._walk([head[node] for node in frontier])
 
     def _walk(self, heads: list[int]) -> list[int]:
         """Unseen nodes along the lists that begin at `heads` (links), marked as seen."""
@@ -189,10 +201,3 @@ class _Traversal:
         self._seen_np[new] = 1
         return new
 
-
-def _ordered(levels: list[Nodes], alone: Nodes) -> Closure:
-    nodes = np.concatenate([*levels, alone])
-    depth = np.repeat(np.arange(len(levels) + 1, dtype=np.int32), [*map(len, levels), len(alone)])
-    depth[len(nodes) - len(alone) :] = 0
-    order = np.argsort(nodes)
-    return Closure(nodes[order], depth[order])

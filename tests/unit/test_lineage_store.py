@@ -355,14 +355,14 @@ def test_a_damaged_file_is_refused_set_aside_and_made_anew(path: Path, tmp_path:
 def test_a_file_that_another_process_has_open_is_no_damage(path: Path) -> None:
     LineageStore(path, STREAMS).close()
     holder = subprocess.Popen(
-XX
+        [sys.executable, "-c", f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print(1, flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == "open\n"
+        assert holder.stdout.readline() == "1\n"
         with pytest.raises(Unavailable) as locked:
             LineageStore(path, STREAMS)
         assert locked.value.reason == "lineage_locked"
