@@ -18,6 +18,9 @@ Every error says what happened, to what, and what to do: `str(error)` is that se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class CordonError(Exception):
     """Base of all errors of Cordon. `reason` is a stable code, `advice` says what to do."""
@@ -30,7 +33,7 @@ class CordonError(Exception):
 
 
 class Rejected(CordonError):
-    """The request as it is can't be granted. `field` and `limit` name the offending part where there is one."""
+    """The request as it is can't be granted. `field` and `limit` name the offending part, `detail` holds facts (a stale plan's diff)."""
 
     def __init__(
         self,
@@ -41,11 +44,13 @@ class Rejected(CordonError):
         reasons: tuple[str, ...] = (),
         field: str = "",
         limit: int | None = None,
+        detail: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message, reason=reason, advice=advice)
         self.reasons = reasons or (reason,)
         self.field = field
         self.limit = limit
+        self.detail = dict(detail or {})
 
 
 class WriteRejected(Rejected):
@@ -61,11 +66,20 @@ class Denied(Rejected):
 
 
 class Unavailable(CordonError):
-    """The bus can't answer now. Retry after `retry_after_s` seconds."""
+    """The bus can't answer now. Retry after `retry_after_s` seconds; `limit` is the quota that was met, if it was one."""
 
-    def __init__(self, message: str, *, reason: str = "unavailable", advice: str = "", retry_after_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "unavailable",
+        advice: str = "",
+        retry_after_s: float = 1.0,
+        limit: int | None = None,
+    ) -> None:
         super().__init__(message, reason=reason, advice=advice)
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
 
 class DeadlineExceeded(Unavailable):

@@ -621,8 +621,10 @@ def decode_push(data: bytes) -> Any:
 def raise_refusal(r: Refusal, request: type[Frame]) -> CordonError:
     """The exception for a refusal (returned, not raised, so that the caller's traceback is its own)."""
     if r.error == "unavailable" or r.error == "internal":
-        return Unavailable(r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0)
+        return Unavailable(r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0, limit=r.limit)
     if r.error == "malformed":
         return MalformedFrame(r.message, reason=r.reason, advice=r.advice)
     kind = {"conflict": Conflict, "denied": Denied}.get(r.error, WriteRejected if request is Draft else Rejected)
-    return kind(r.message, reason=r.reason, advice=r.advice, reasons=tuple(r.reasons), field=r.field, limit=r.limit)
+    return kind(
+        r.message, reason=r.reason, advice=r.advice, reasons=tuple(r.reasons), field=r.field, limit=r.limit, detail=r.detail
+    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +19,15 @@ import numpy.typing as npt
 
 from gate.model.datasets import data_file, json_lines
 from gate.model.embedder import StaticEmbedder
-from gate.model.features import Candidates, concatenate
+from gate.model.features import Candidates, build_features, concatenate
 from gate.projections.lexical import LexicalIndex, terms
 
 CANDIDATES: Final = 64
 FUSION_K0: Final = 10
 GATEMEM_DOMAINS: Final = ("education", "household", "medical")
+BENEFICIAL: Final = "beneficial_samples"
+PERSISTBENCH: Final = ("cross_domain", "sycophancy", BENEFICIAL)
 _COMMON_SHARE: Final = 0.10  # an expected phrase that stands in more of the candidates says little about any of them
-_DAY_S: Final = 86_400.0
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.bool_]
@@ -34,57 +35,44 @@ Labels = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: its vector, its candidates, and which of them are useful (bool[n])."""
+    """One question: its vector, its candidates, their vectors (float32[n, 256]), and which of them are useful (bool[n])."""
 
     vector: Floats
     candidates: Candidates
+    memories: Floats
     useful: Labels
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A text as a memory: `at_s` is when it was written, unix seconds."""
-
-    text: str
-    at_s: float
 
 
 class Corpus:
     """The memories of one project in the order in which they were written; questions see a prefix of them."""
 
-    def __init__(self, embedder: StaticEmbedder, notes: Sequence[Note]) -> None:
-        self.notes = list(notes)
+    def __init__(self, embedder: StaticEmbedder, texts: Sequence[str]) -> None:
+        self.texts = list(texts)
         self._embedder = embedder
-        self._vectors = embedder.encode([n.text for n in self.notes])
-        self._terms = [frozenset(terms(n.text)) for n in self.notes]
+        self._vectors = embedder.encode(self.texts)
+        self._terms = [frozenset(terms(t)) for t in self.texts]
         self._lexical = LexicalIndex()
 
-    def candidates(self, question: str, prefix: int, now_s: float) -> tuple[Floats, Candidates, list[int]]:
-        """The question's vector, its candidates among the first `prefix` notes, and their rows. Prefixes may not shrink."""
-        if self._lexical.n < prefix:
-            self._lexical.add(self._terms[self._lexical.n : prefix])
-        allowed = np.arange(self._lexical.n) < prefix
-        vector = self._embedder.encode([question])[0]
-        lexical, _ = self._lexical.search(terms(question), CANDIDATES, allowed)
+    def question(self, text: str, prefix: int, useful: Callable[[list[int]], Labels]) -> Question:
+        """Candidates among the first `prefix` texts; `useful` labels their rows. Prefixes may not shrink."""
+        self._lexical.add(self._terms[self._lexical.n : prefix])
+        vector = self._embedder.encode([text])[0]
+        by_term, sums = self._lexical.search(terms(text), CANDIDATES)
         cosines = self._vectors[:prefix] @ vector
         near = [r for r in np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist() if cosines[r] > 0]
-        lex = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(lexical.tolist())}
-        vec = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(near)}
-        fused = {r: lex.get(r, 0.0) + vec.get(r, 0.0) for r in lex.keys() | vec.keys()}
+        lexical = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(by_term.tolist())}
+        nearest = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(near)}
+        overlap = dict(zip(by_term.tolist(), sums.tolist(), strict=True))
+        fused = {r: lexical.get(r, 0.0) + nearest.get(r, 0.0) for r in lexical.keys() | nearest.keys()}
         rows = sorted(fused, key=lambda r: (-fused[r], -r))[:CANDIDATES]
-        return vector, self._columns(rows, lex, vec, cosines, now_s), rows
-
-    def _columns(
-        self, rows: list[int], lex: dict[int, float], vec: dict[int, float], cosines: Floats, now_s: float
-    ) -> Candidates:
-        return Candidates(
+        found = Candidates(
             owner=np.zeros(len(rows), np.int32),
-            lexical=np.array([lex.get(r, 0.0) for r in rows], np.float32),
-            vector=np.array([vec.get(r, 0.0) for r in rows], np.float32),
-            cosine=np.array([cosines[r] if r in vec else 0.0 for r in rows], np.float32),
-            age_days=np.array([max(0.0, (now_s - self.notes[r].at_s) / _DAY_S) for r in rows], np.float32),
-            memories=self._vectors[rows],
+            lexical=np.array([lexical.get(r, 0.0) for r in rows], np.float32),
+            vector=np.array([nearest.get(r, 0.0) for r in rows], np.float32),
+            overlap=np.array([overlap.get(r, 0.0) for r in rows], np.float32),
+            cosine=np.array([cosines[r] if r in nearest else 0.0 for r in rows], np.float32),
         )
+        return Question(vector, found, self._vectors[rows], useful(rows))
 
 
 # --- GateMem ---------------------------------------------------------------------------------------
@@ -98,32 +86,19 @@ def gatemem(domain: str, embedder: StaticEmbedder) -> list[Question]:
             checkpoints.setdefault(checkpoint["episode_id"], []).append(checkpoint)
     questions: list[Question] = []
     for episode in json_lines(f"gatemem/{domain}_episodes.jsonl"):
-        turns = episode["turns"]
-        place = {t["turn_id"]: i for i, t in enumerate(turns)}
-        corpus = Corpus(embedder, _gatemem_notes(turns))
+        place = {t["turn_id"]: i for i, t in enumerate(episode["turns"])}
+        corpus = Corpus(embedder, [t["text"] for t in episode["turns"]])
         for checkpoint in sorted(checkpoints.get(episode["episode_id"], ()), key=lambda c: place[c["as_of_turn_id"]]):
-            last = place[checkpoint["as_of_turn_id"]]
-            vector, found, rows = corpus.candidates(checkpoint["query_text"], last + 1, corpus.notes[last].at_s)
-            useful = _holding([corpus.notes[r].text for r in rows], checkpoint["judge_spec"]["include"])
-            questions.append(Question(vector, found, useful))
-    return _with_both(questions)
+            label = partial(_holding, corpus.texts, checkpoint["judge_spec"]["include"])
+            questions.append(corpus.question(checkpoint["query_text"], place[checkpoint["as_of_turn_id"]] + 1, label))
+    return [q for q in questions if 0 < q.useful.sum() < len(q.useful)]
 
 
-def _gatemem_notes(turns: list[dict[str, Any]]) -> list[Note]:
-    """A turn without a time (a few have none) is as old as the one before it."""
-    notes: list[Note] = []
-    for turn in turns:
-        stamp = turn.get("timestamp")
-        at = datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp() if stamp else notes[-1].at_s if notes else 0.0
-        notes.append(Note(turn["text"], at))
-    return notes
-
-
-def _holding(texts: list[str], phrases: list[str]) -> Labels:
-    hits = np.zeros((len(phrases), len(texts)), np.bool_)
+def _holding(texts: list[str], phrases: list[str], rows: list[int]) -> Labels:
+    hits = np.zeros((len(phrases), len(rows)), np.bool_)
     for i, phrase in enumerate(phrases):
         pattern = _phrase_pattern(phrase)
-        hits[i] = [pattern.search(t) is not None for t in texts]
+        hits[i] = [pattern.search(texts[r]) is not None for r in rows]
     rare = hits[hits.mean(1) <= _COMMON_SHARE]
     return np.asarray(rare.any(0) | (hits.sum(0) >= 2), np.bool_)
 
@@ -136,18 +111,13 @@ def _phrase_pattern(phrase: str) -> re.Pattern[str]:
         return re.compile(rf"(?<!\w)(?:{re.escape(phrase)})(?!\w)", re.IGNORECASE)
 
 
-def _with_both(questions: Iterable[Question]) -> list[Question]:
-    return [q for q in questions if 0 < q.useful.sum() < len(q.useful)]
-
-
 # --- PersistBench: lists without labels per memory ---------------------------------------------------
 def persistbench(name: str, embedder: StaticEmbedder) -> list[Question]:
-    """One list per question; `useful` is all true where the list is beneficial, else all false: a label of lists, not of memories."""
+    """One list per question. `useful` labels the list, not its memories: all true where it is beneficial, else all false."""
     questions: list[Question] = []
     for case in json_lines(f"persistbench/{name}.jsonl"):
-        corpus = Corpus(embedder, [Note(m, 0.0) for m in case["memories"]])
-        vector, found, rows = corpus.candidates(case["query"], len(corpus.notes), 0.0)
-        questions.append(Question(vector, found, np.full(len(rows), name.startswith("beneficial"))))
+        corpus = Corpus(embedder, case["memories"])
+        questions.append(corpus.question(case["query"], len(corpus.texts), lambda rows: np.full(len(rows), name == BENEFICIAL)))
     return questions
 
 
@@ -156,31 +126,45 @@ def locomo(embedder: StaticEmbedder) -> list[tuple[Question, int]]:
     """Answerable questions (categories 1-4) with evidence, and how many evidence turns there are, found or not."""
     out: list[tuple[Question, int]] = []
     for conversation in json.loads(data_file("locomo/locomo10.json").read_text(encoding="utf-8")):
-        notes, place = _locomo_notes(conversation["conversation"])
-        corpus = Corpus(embedder, notes)
+        texts, place = _locomo_turns(conversation["conversation"])
+        corpus = Corpus(embedder, texts)
         for qa in conversation["qa"]:
-            evidence = {place[e] for e in qa.get("evidence", ()) if e in place}
-            if qa["category"] == 5 or not evidence:
-                continue
-            vector, found, rows = corpus.candidates(qa["question"], len(notes), notes[-1].at_s)
-            out.append((Question(vector, found, np.array([r in evidence for r in rows])), len(evidence)))
+            evidence = [place[e] for e in set(qa.get("evidence", ())) if e in place]
+            if qa["category"] != 5 and evidence:
+                label = partial(np.isin, test_elements=evidence)
+                out.append((corpus.question(qa["question"], len(texts), label), len(evidence)))
     return out
 
 
-def _locomo_notes(conversation: dict[str, Any]) -> tuple[list[Note], dict[str, int]]:
-    notes: list[Note] = []
+def _locomo_turns(conversation: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """Texts in order, and the place of each dialogue id."""
+    texts: list[str] = []
     place: dict[str, int] = {}
-    sessions = sorted(int(k.removeprefix("session_")) for k, v in conversation.items() if isinstance(v, list))
-    for s in sessions:
-        at = datetime.strptime(conversation[f"session_{s}_date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC).timestamp()
+    for s in sorted(int(k.removeprefix("session_")) for k, v in conversation.items() if isinstance(v, list)):
         for turn in conversation[f"session_{s}"]:
-            place[turn["dia_id"]] = len(notes)
-            notes.append(Note(f"{turn['speaker']}: {turn['text']}", at))
-    return notes, place
+            place[turn["dia_id"]] = len(texts)
+            texts.append(f"{turn['speaker']}: {turn['text']}")
+    return texts, place
 
 
 # --- batches ----------------------------------------------------------------------------------------
-def batch(questions: Sequence[Question]) -> tuple[Floats, Candidates, Labels]:
-    """All questions as one micro-batch: vectors float32[q, 256], candidates with owners 0..q-1, labels bool[n]."""
-    vectors = np.stack([q.vector for q in questions])
-    return vectors, concatenate([q.candidates for q in questions]), np.concatenate([q.useful for q in questions])
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Many questions as one micro-batch: float32[q, 256], owners 0..q-1, float32[n, 256], float32[n, F], bool[n]."""
+
+    queries: Floats
+    owner: npt.NDArray[np.int32]
+    memories: Floats
+    features: Floats
+    useful: Labels
+
+
+def batch(questions: Sequence[Question]) -> Batch:
+    found = concatenate([q.candidates for q in questions])
+    return Batch(
+        queries=np.stack([q.vector for q in questions]),
+        owner=found.owner,
+        memories=np.concatenate([q.memories for q in questions]),
+        features=build_features(found),
+        useful=np.concatenate([q.useful for q in questions]),
+    )
