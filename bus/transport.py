@@ -148,7 +148,7 @@ class NatsTransport:
                 await self._connect()
                 self._nc.options["allow_reconnect"] = True
                 await self._nc.subscribe(f"{self._inbox}.*", cb=self._on_reply)
-                await self._nc.flush()
+                await self._settle()
                 self._opened = True
         finally:
             if not self._opened:
@@ -289,10 +289,15 @@ class NatsTransport:
                     pending_bytes_limit=listener.queue.bytes_max,
                 )
                 listener.subscriptions.append(made)
-            await self._nc.flush()
+            await self._settle()
         except nats.errors.Error as e:
             await listener.aclose()
             raise self._end or _unavailable("not_connected", f"The subscription was not made: {e}.") from None
+
+    async def _settle(self) -> None:
+        """Return when the broker has read all that was sent so far."""
+        await self._nc.flush()  # nats-py sends this PING ahead of what is still in its buffer, and then the buffer
+        await self._nc.flush()
 
     # --- what nats-py reports ---------------------------------------------------------------------
     async def _on_error(self, error: Exception) -> None:

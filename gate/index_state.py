@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,13 @@ class TenantIndex:
         for number, new in by_project.items():
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
         self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
+        self.catalog.maybe_commit(time.monotonic())
+
+    def idle(self) -> None:
+        """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
+        self.catalog.maybe_commit(time.monotonic())
+        for index in self.projects.values():
+            index.vectors.catch_up()
 
     def project(self, number: int) -> ProjectIndex:
         index = self.projects.get(number)

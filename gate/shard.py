@@ -76,7 +76,7 @@ class Shard:
         self.reads: Committer
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry)
-        self.index = IndexThread(loop, self._commit_catalogs)
+        self.index = IndexThread(loop, self._idle)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)
@@ -124,10 +124,9 @@ class Shard:
     def tenant_number(self, t: Tenant) -> int:
         return self.event_rows.numbers.get(t.account, -1)
 
-    def _commit_catalogs(self) -> None:
-        now = time.monotonic()
-        for index in self.indexes.values():
-            index.catalog.maybe_commit(now)
+    def _idle(self) -> None:
+        for index in list(self.indexes.values()):
+            index.idle()
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""

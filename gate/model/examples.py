@@ -1,8 +1,8 @@
 """Questions with candidates and labels, made from the data sets as the gatekeeper would meet them. Offline only.
 
-Invariants: candidates come from the product's own retrieval (lexical and vector lanes, fused, at most 64), so a feature means in
-training what it means at run time; every kept question has a useful and a useless candidate, so that its words alone decide nothing;
-what a question may not see (access control, deletion) is policy's matter and not in here.
+Invariants: candidates come from the product's own retrieval (lexical and vector lanes, fused, at most 64), so a feature means
+in training what it means at run time; every kept question has a useful and a useless candidate, so that its words alone decide
+nothing; what a question may not see (access control, deletion) is policy's matter and not in here.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FEATURES: Final[tuple[str, ...]] = (
     "cosine_share",  # of the question's best
     "cosine_gap",  # below the question's best
 )
-_LEAST: Final = np.float32(1e-6)
+_LEAST: Final = np.float32(1e-6)  # of nothing, each has no share
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,23 @@ def build_features(c: Candidates) -> Floats:
 
     def best(values: Floats) -> Floats:
         """Per candidate, the highest value of its question."""
-        highest: Floats = np.repeat(np.maximum(np.maximum.reduceat(values, starts), _LEAST), lengths)
+        highest: Floats = np.repeat(np.maximum.reduceat(values, starts), lengths)
         return highest
 
+    def share(values: Floats) -> Floats:
+        part: Floats = np.maximum(values, np.float32(0)) / np.maximum(best(values), _LEAST)
+        return part
+
     fused = c.lexical + c.vector
-    nearest = best(c.cosine)
     columns = (
         fused,
         c.lexical,
         c.vector,
         c.cosine,
         ((c.lexical > 0) & (c.vector > 0)).astype(np.float32),
-        fused / best(fused),
-        c.overlap / best(c.overlap),
-        c.cosine / nearest,
-        nearest - c.cosine,
+        share(fused),
+        share(c.overlap),
+        share(c.cosine),
+        best(c.cosine) - c.cosine,
     )
     return np.stack(columns, axis=1).astype(np.float32, copy=False)

@@ -1,8 +1,8 @@
 """The learned gate: a small network that scores how likely a candidate helps its question. Loading and scoring; no training.
 
-Invariants: weights are used only if their sha256 is the one listed beside them, and their features and encoder are the ones in use;
-a score is a finite number 0..1, or the gate says `GateUnavailable` and policy decides alone. A score can only lower a decision, and
-only the caller lowers it. One torch thread; not for concurrent use.
+Invariants: weights are used only if their sha256 is the one listed beside them, and their features and encoder are those in use;
+a score is a finite number 0..1, or the gate says `GateUnavailable` and policy decides alone. A score can only lower a decision,
+and only the caller lowers it. One torch thread; not for concurrent use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class GateNetwork(torch.nn.Module):
         self.hidden = torch.nn.Linear(len(FEATURES), HIDDEN)
         self.out = torch.nn.Linear(HIDDEN, 1)
 
-    def forward(self, questions: torch.Tensor, owner: torch.Tensor, memories: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, questions: torch.Tensor, owner: torch.Tensor, memories: torch.Tensor, features: torch.Tensor
+    ) -> torch.Tensor:
         """Logits[n]."""
         hidden = torch.relu(self.hidden((features - self.mean) * self.scale))
         match = (self.question(questions)[owner] * self.memory(memories)).sum(1)
@@ -79,11 +81,11 @@ class Gate:
             raise GateUnavailable(f"the gate {path} cannot be read ({e}): reinstall the package, or run gate.model.train") from e
         digest = hashlib.sha256(weights).hexdigest()
         if digest != listing.sha256:
-            raise GateUnavailable(f"the gate {path} has sha256 {digest}, its listing says {listing.sha256}: reinstall the package")
+            raise GateUnavailable(f"the gate {path} has sha256 {digest}, not the listed {listing.sha256}: reinstall the package")
         if listing.features != list(FEATURES):
             raise GateUnavailable(f"the gate {path} was trained on other features: run gate.model.train")
         if embedder_id not in (None, listing.embedder):
-            raise GateUnavailable(f"the gate {path} was trained on vectors of {listing.embedder}, not {embedder_id}: train it anew")
+            raise GateUnavailable(f"the gate {path} was trained on vectors of {listing.embedder}, not {embedder_id}")
         network = GateNetwork()
         network.load_state_dict(load(weights))
         return cls(network, f"{path.stem}:{digest[:8]}", listing.threshold)

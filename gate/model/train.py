@@ -1,7 +1,7 @@
 """Trains the gate and writes its weights and listing: `python -m gate.model.train`. Seeded: the same data give the same weights.
 
-Invariant: what is reported and the threshold come from domains that the scoring network had not seen (each GateMem domain is scored
-by a network trained on the other two); the shipped network is then trained on all three in the same way.
+Invariant: what is reported and the threshold come from domains that the scoring network had not seen (each GateMem domain is
+scored by a network trained on the other two); the shipped network is then trained on all three in the same way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fit(batches: Sequence[Batch], seed: int = SEED) -> GateNetwork:
     optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     order = torch.Generator().manual_seed(seed)
     for _ in range(EPOCHS):
-        for i in torch.randperm(len(useful), generator=order).split(BATCH):
+        for i in torch.split(torch.randperm(len(useful), generator=order), BATCH):
             logits = network(queries[i], torch.arange(len(i)), memories[i], features[i])
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, useful[i], weights[i] / weights.mean())
             optimiser.zero_grad()

@@ -132,7 +132,7 @@ class Rim:
 
     async def push(self, frame: Frame, subject: str) -> None:
         await self.client.publish(subject, encode(frame))
-        await self.client.flush()
+        await settle(self.client)
 
     async def _write(self, draft: Draft, respond: Respond) -> None:
         first = self.stored.get(draft.idempotency_key)
@@ -159,7 +159,7 @@ async def gatekeeper(url: str, **connect: Any) -> AsyncIterator[Rim]:
         rim = Rim(client)
         for pattern in ("mem.>", "ops.>"):
             await client.subscribe(pattern, cb=rim.on_message)
-        await client.flush()
+        await settle(client)
         yield rim
     finally:
         with anyio.CancelScope(shield=True):
@@ -168,6 +168,12 @@ async def gatekeeper(url: str, **connect: Any) -> AsyncIterator[Rim]:
 
 async def _ignore(_error: Exception) -> None:
     """nats-py would log a traceback for a broken connection, which tests make on purpose."""
+
+
+async def settle(client: Client) -> None:
+    """Return when the broker has read all that was sent so far. One flush of nats-py overtakes what is still in its buffer."""
+    await client.flush()
+    await client.flush()
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

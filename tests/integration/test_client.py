@@ -17,7 +17,7 @@ from bus import subjects
 from bus.frames import Draft, Feed, Query, Recall, Refusal, Synced, encode
 from bus.identity import keypair
 
-from .rim import FAST, Broker, Respond, Rim, broker, creds, gatekeeper, receipt, until
+from .rim import FAST, Broker, Respond, Rim, broker, creds, gatekeeper, receipt, settle, until
 
 CREDS = creds("project:p1", "project:p2", "see:internal")
 
@@ -488,7 +488,7 @@ def test_a_cancelled_client_leaves_no_connection_open(tmp_path: Path) -> None:
                     events.append(msgspec.json.decode(msg.data))
 
                 await watch.client.subscribe("$SYS.ACCOUNT.*.DISCONNECT", cb=gone)
-                await watch.client.flush()
+                await settle(watch.client)
                 tasks.start_soon(agent)
                 await connected.wait()
                 tasks.cancel_scope.cancel()
@@ -560,7 +560,7 @@ def test_the_subject_names_tenant_project_verb_and_own_key(server: Broker) -> No
                 heard.append(f"{msg.subject} {msg.reply}")
 
             await rim.client.subscribe("mem.>", cb=hear)
-            await rim.client.flush()
+            await settle(rim.client)
             await memory.query("q")
             await until(lambda: bool(heard))
             subject, reply = heard[0].split()

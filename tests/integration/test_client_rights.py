@@ -23,7 +23,7 @@ from bus.frames import MemoryRequest, OpsRequest, Recall, Stats, encode
 from bus.identity import Credential, Keypair, creds_text, encode_jwt, keypair, parse_creds, verify_jwt
 from bus.subjects import inbox, parse_inbound
 
-from .rim import creds
+from .rim import creds, settle
 
 AT_ONCE_S = 1.0  # far below the 5 s of a request that merely times out
 
@@ -91,7 +91,7 @@ async def core(world: World) -> AsyncIterator[None]:
     try:
         for pattern in ("in.0.>", "op.0.>"):
             await client.subscribe(pattern, cb=answer)
-        await client.flush()
+        await settle(client)
         await world.push(world.trust.tenant_jwt(world.tenant))
         yield
     finally:
