@@ -33,7 +33,10 @@ class CordonError(Exception):
 
 
 class Rejected(CordonError):
-    """The request as it is can't be granted. `field` and `limit` name the offending part, `detail` holds facts (a stale plan's diff)."""
+    """The request as it is can't be granted.
+
+    `field` and `limit` name the offending part, `detail` holds facts (a stale plan's diff).
+    """
 
     def __init__(
         self,

@@ -28,7 +28,6 @@ from .frames import (
     Cases,
     ContextAnswer,
     ContextRequest,
-    Done,
     Hold,
     OpsRequest,
     Plan,
@@ -94,9 +93,9 @@ class Desk:
         """Remove exactly this case's holds. Conflict if it is released already."""
         return await self._change_case(Release(case=case, message=message))
 
-    async def review(self, id: str, verdict: Literal["accept", "reject"], message: str) -> Done:
-        """Decide on a memory that was held when it was written."""
-        return await self._change(Review(id=id, verdict=verdict, message=message), Done)
+    async def review(self, id: str, verdict: Literal["accept", "reject"], message: str) -> WhyAnswer:
+        """Decide on a memory that was held when it was written. Answers what is known of it then."""
+        return await self._change(Review(id=id, verdict=verdict, message=message), WhyAnswer)
 
     # --- find out ---------------------------------------------------------------------------------
     async def case(self, id: str) -> Case:

@@ -67,9 +67,9 @@ class TenantIndex:
         text = self.contexts.get(ctx.id)
         if text is None:
             text = self.contexts[ctx.id] = ContextText(DIM)
-        text.begin(ctx.epoch)
-        fresh, ctx.fresh = ctx.fresh, []
-        new = [s for s in dict.fromkeys(fresh) if s not in text.texts]
+        epoch, fresh = ctx.fresh  # the loop goes on adding
+        text.begin(epoch)
+        new = [s for s in dict.fromkeys(fresh.popleft() for _ in range(len(fresh))) if s not in text.texts]
         if new:
             rows = self.catalog.fetch(new)
             c = tenant.columns

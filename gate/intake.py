@@ -230,7 +230,7 @@ class Intake:
     def _synced(self, p: Principal, request_id: str) -> Synced:
         t = p.tenant
         open_ = t.notices.get(p.agent.number, {})
-        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent) for case, kind in open_]
+        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key) for case, kind in open_]
         return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
 
     async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import nats
+import numpy as np
 from nats.aio.client import Client
 
 from bus.errors import ConfigError, CordonError
@@ -25,7 +26,9 @@ from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerError
 from gate.ledger.replay import stream_state
-from gate.model.embedder import StaticEmbedder
+from gate.model.embedder import Embedder, StaticEmbedder
+from gate.model.features import FEATURES
+from gate.model.network import Gate, GateUnavailable
 from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable, set_aside
@@ -100,6 +103,16 @@ def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
         return LineageStore(paths.lineage, identities)
 
 
+def admission(embedder: Embedder) -> Admission:
+    """Embedder and gate; without a usable gate, policy alone, and every recall says so."""
+    try:
+        gate = Gate.load(embedder_id=embedder.id)
+    except GateUnavailable as e:
+        log.warning("no gate, policy alone: %s", e)
+        gate = None
+    return Admission(embedder, gate)
+
+
 @asynccontextmanager
 async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
     """A shard replayed to the ledger's end, with its threads running; not serving yet."""
@@ -118,7 +131,7 @@ async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
             core_account=core,
             registry=registry,
             operator_jwt=operator,
-            admission=Admission(StaticEmbedder(), None),
+            admission=admission(StaticEmbedder()),
             lineage=lineage,
             stream_identity=states[0].identity,
         )
@@ -162,6 +175,7 @@ async def serve(paths: Paths, url: str) -> None:
         ):
             await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
         await nc.flush()
+        await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
         gc.collect()
         gc.freeze()
         shard.state, shard.intake.open = "ready", True
@@ -221,10 +235,12 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
 
 def warm_up(shard: Shard) -> None:
     """First calls of torch, the tokenizer and numpy's lazy parts cost 5-10 ms each: pay them before `ready`."""
-    embedder, gate = shard.admission.embedder, shard.admission.gate
-    embedder.encode(["warm up"] * 4)
-    if gate is not None:
-        gate.warm_up()
+    vectors = shard.admission.embedder.encode(["warm up"] * 4)
+    gate = shard.admission.gate
+    if gate is None:
+        return
+    for n in (1, 64, 1_024):
+        gate.score(vectors, np.zeros(n, np.int32), np.repeat(vectors[:1], n, 0), np.zeros((n, len(FEATURES)), np.float32))
 
 
 def write_atomically(path: Path, text: str) -> None:

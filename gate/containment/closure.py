@@ -200,4 +200,3 @@ class _Traversal:
         new = np.unique(to[self._seen_np[to] == 0])
         self._seen_np[new] = 1
         return new
-

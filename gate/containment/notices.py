@@ -20,14 +20,14 @@ class Notices:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
 
-    def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent) -> Notice:
-        """What one agent is told: only ids that it was served itself."""
+    def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
+        """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
         bit = 1 << agent.number
         mine = [s for s in case.all_members().tolist() if t.served_to[s] & bit]
         return Notice(
             notice=f"{case.text}.{kind}",
             kind=kind,
-            agent=agent.keys[-1],
+            agent=key,
             case=case.text,
             ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
             total=len(mine),
@@ -38,9 +38,8 @@ class Notices:
         for number in sorted(case.told):
             agent = t.agents.all[number]
             if (case.id, kind) in t.notices.get(number, {}):
-                frame = self.notice(t, case, kind, agent)
                 for key in agent.keys:
-                    self.shard.push_notice(t, key, frame)
+                    self.shard.push_notice(t, key, self.notice(t, case, kind, agent, key))
 
     def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
         c = t.columns

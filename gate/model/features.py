@@ -63,8 +63,7 @@ def build_features(c: Candidates) -> Floats:
         return highest
 
     def share(values: Floats) -> Floats:
-        part: Floats = np.maximum(values, np.float32(0)) / np.maximum(best(values), _LEAST)
-        return part
+        return np.asarray(np.maximum(values, 0) / np.maximum(best(values), _LEAST), np.float32)
 
     fused = c.lexical + c.vector
     columns = (

@@ -5,12 +5,15 @@ the asks.
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gate.model.embedder import Embedder
+from gate.model.features import Candidates as GateCandidates
+from gate.model.features import build_features
+from gate.model.network import Gate
 from gate.projections.catalog import Catalog
 from gate.state.tenant import Project, Tenant
 
@@ -25,33 +28,10 @@ WITHHELD_MAX: Final = 64
 DAY_MS: Final = 86_400_000
 
 
-class Scorer(Protocol):
-    """A learned gate: how likely each candidate helps its question, 0..1. It may only lower a decision."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def threshold(self) -> float: ...
-
-    def score(
-        self,
-        asks: list[Ask],
-        vectors: npt.NDArray[np.float32],
-        found: Candidates,
-        memories: npt.NDArray[np.float32],
-        rows: policy.Rows,
-        now_ms: int,
-    ) -> npt.NDArray[np.float32]:
-        """float32[candidates]; vectors float32[asks, d], memories float32[candidates, d]."""
-
-    def warm_up(self) -> None: ...
-
-
 class Admission:
     """Owns embedder and gate. `gate` None = policy alone, and every recall says so."""
 
-    def __init__(self, embedder: Embedder, gate: Scorer | None) -> None:
+    def __init__(self, embedder: Embedder, gate: Gate | None) -> None:
         self.embedder = embedder
         self.gate = gate
 
@@ -110,7 +90,7 @@ class Admission:
         c, seqs, owner = t.columns, found.seqs, found.owner
         rows, ask = _asked(t, project, asks, seqs, owner, now_ms)
         decision, reasons = policy.decide(rows, ask)
-        score, lowered = self._gate(project, index, vectors, found, rows, asks, now_ms)
+        score, lowered = self._gate(project, index, vectors, found)
         if lowered is not None:
             hit = lowered & (decision < policy.RANK_DOWN)
             reasons |= hit.astype(np.int32) << policy.GATE_BIT
@@ -141,16 +121,14 @@ class Admission:
         index: ProjectIndex,
         vectors: npt.NDArray[np.float32],
         found: Candidates,
-        rows: policy.Rows,
-        asks: list[Ask],
-        now_ms: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:
         """Scores, and which candidates the gate would lower; (zeros, None) when there is no gate."""
         n = len(found.seqs)
         if self.gate is None or project.settings.gate == "off":
             return np.zeros(n, np.float32), None
         try:
-            score = self.gate.score(asks, vectors, found, index.vectors.gather(found.rows), rows, now_ms)
+            features = build_features(GateCandidates(found.owner, found.lexical, found.vector, found.overlap, found.cosine))
+            score = self.gate.score(vectors, found.owner, index.vectors.gather(found.rows), features)
         except Exception:  # a failing gate never costs an answer: policy alone
             log.exception("the gate failed; policy alone")
             self.gate = None

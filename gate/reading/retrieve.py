@@ -66,6 +66,7 @@ class Candidates:
         fused: list[float],
         lexical: list[float],
         vector: list[float],
+        overlap: list[float],
         cosine: list[float],
     ) -> None:
         self.seqs = np.array(seqs, np.int32)
@@ -74,6 +75,7 @@ class Candidates:
         self.fused = np.array(fused, np.float32)
         self.lexical = np.array(lexical, np.float32)  # reciprocal rank, 0 = not found by this lane
         self.vector = np.array(vector, np.float32)
+        self.overlap = np.array(overlap, np.float32)  # summed idf of the question's terms, the lexical lane's score
         self.cosine = np.array(cosine, np.float32)
 
 
@@ -169,25 +171,32 @@ def candidates(
     limit = [max(CANDIDATES_MIN, CANDIDATES_PER_K * a.k) for a in asks]
     words = [terms(a.text) for a in asks]
     nearest = index.vectors.search(vectors, max(limit, default=CANDIDATES_MIN), allowed)
-    columns: tuple[list[int], list[int], list[float], list[float], list[float], list[float]] = ([], [], [], [], [], [])
+    rows: list[int] = []
+    owner: list[int] = []
+    fusions: list[float] = []
+    lexicals: list[float] = []
+    vecs: list[float] = []
+    overlaps: list[float] = []
+    cosines: list[float] = []
     withheld: list[list[int]] = []
     for i in range(len(asks)):
-        lexical, _ = index.lexical.search(words[i], limit[i], allowed[i])
-        near, cosines = nearest[i]
+        lexical, sums = index.lexical.search(words[i], limit[i], allowed[i])
+        near, scores = nearest[i]
         lex = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(lexical.tolist())}
-        vec = {r: (1 / (FUSION_K0 + n), s) for n, (r, s) in enumerate(zip(near.tolist(), cosines.tolist(), strict=True)) if s > 0}
+        overlap = dict(zip(lexical.tolist(), sums.tolist(), strict=True))
+        vec = {r: (1 / (FUSION_K0 + n), s) for n, (r, s) in enumerate(zip(near.tolist(), scores.tolist(), strict=True)) if s > 0}
         fused = {r: lex.get(r, 0.0) + vec.get(r, (0.0, 0.0))[0] for r in lex.keys() | vec.keys()}
         best = sorted(fused, key=lambda r: (-fused[r], -r))[: limit[i]]
-        columns[0].extend(best)
-        columns[1].extend([i] * len(best))
-        columns[2].extend(fused[r] for r in best)
-        columns[3].extend(lex.get(r, 0.0) for r in best)
-        columns[4].extend(vec.get(r, (0.0, 0.0))[0] for r in best)
-        columns[5].extend(vec.get(r, (0.0, 0.0))[1] for r in best)
+        rows += best
+        owner += [i] * len(best)
+        fusions += [fused[r] for r in best]
+        lexicals += [lex.get(r, 0.0) for r in best]
+        overlaps += [overlap.get(r, 0.0) for r in best]
+        vecs += [vec.get(r, (0.0, 0.0))[0] for r in best]
+        cosines += [vec.get(r, (0.0, 0.0))[1] for r in best]
         mask = hidden[i]
         withheld.append(index.lexical.search(words[i], CANDIDATES_MIN, mask)[0].tolist() if mask is not None else [])
-    rows = columns[0]
-    out = Candidates(seqs[rows].tolist() if rows else [], rows, *columns[1:])
+    out = Candidates(seqs[rows].tolist() if rows else [], rows, owner, fusions, lexicals, vecs, overlaps, cosines)
     return out, [[int(seqs[r]) for r in found] for found in withheld]
 
 

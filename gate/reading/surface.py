@@ -100,12 +100,17 @@ def item_of(t: Tenant, f: Found, row: MemoryRow, rank: int, now_ms: int, past: b
         rank=rank,
         score=round(f.score, 2),
         decision=DECISIONS[f.decision],
-        reasons=policy.codes(f.reasons),
+        reasons=policy.codes(_shown(f)),
         constraints=rules,
         surface=_surface(t, f, rules),
         truncated=truncated,
         historical=past,
     )
+
+
+def _shown(f: Found) -> int:
+    """Reason bits of an answer: what the gate only noted in shadow is in READS, not here."""
+    return f.reasons & ~(1 << policy.GATE_BIT) if f.decision == policy.ADMIT else f.reasons
 
 
 def _surface(t: Tenant, f: Found, rules: list[str]) -> Surface:

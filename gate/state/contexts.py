@@ -8,6 +8,7 @@ starts a new epoch: a run, connection, key, child or restart keeps it.
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -48,7 +49,7 @@ class Labels:
 
 
 class Context:
-    __slots__ = ("closing", "epoch", "exposed", "fresh", "id", "labels", "last_read_ms", "recalls", "root", "served", "user")
+    __slots__ = ("epoch", "exposed", "fresh", "id", "labels", "last_read_ms", "recalls", "root", "served", "user")
 
     def __init__(self, id_: bytes, root: int) -> None:
         self.id = id_
@@ -56,23 +57,23 @@ class Context:
         self.epoch = 0
         self.recalls = 0
         self.labels = Labels()
-        self.served: dict[int, Mark] = {}  # tenant_seq → mark, oldest first
+        self.served = OrderedDict[int, Mark]()  # tenant_seq → mark, oldest first; the index thread looks into it
         self.exposed: set[bytes] = set()  # open cases with a member among the served
         self.last_read_ms = 0
         self.user = 0  # the one user this context serves, 0 = none yet
-        self.fresh: list[int] = []  # served since the index thread last looked; taken whole by it
-        self.closing = False
+        # (epoch, what was served in it since the index thread last looked): one object, so that they can't be mixed up
+        self.fresh: tuple[int, deque[int]] = (0, deque())
 
     def begin_epoch(self, epoch: int) -> None:
         """Everything it had in its head is gone."""
         self.epoch = epoch
         self.recalls = 0
         self.labels = Labels()
-        self.served = {}
+        self.served = OrderedDict()
         self.exposed = set()
         self.last_read_ms = 0
         self.user = 0
-        self.fresh = []
+        self.fresh = (epoch, deque())
 
     def idle(self, now_ms: int, idle_ms: int) -> bool:
         """Whether the time since the last read ends this epoch. idle_ms 0 = never."""
@@ -117,8 +118,8 @@ class Context:
 
     def _serve(self, seq: int, mark: Mark) -> None:
         served = self.served
-        served.pop(seq, None)
         served[seq] = mark
-        self.fresh.append(seq)
+        served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
+        self.fresh[1].append(seq)
         if len(served) > CONTEXT_WINDOW_IDS:
             del served[next(iter(served))]

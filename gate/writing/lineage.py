@@ -27,6 +27,9 @@ RARE_TOKENS_MIN: Final = 2
 RARE_COVER_MIN: Final = 0.30  # of the parent's rare tokens
 COPIED_COSINE: Final = 0.85  # with at least one rare token
 COPIED_CONFIDENCE: Final = 0.60
+# So much of a text again is a copy however common its words are: planting it often must not make its copies unrelated.
+REPEATED_SHARE: Final = 0.90
+REPEATED_TERMS_MIN: Final = 4
 RARE_DF_MIN: Final = 2
 RARE_DF_SHARE: Final = 0.01  # of the project's memories
 SERVED_CONFIDENCE: Final = 0.50  # edges from here, joined too
@@ -83,7 +86,9 @@ class ContextText:
         self.special: set[int] = set()
         self._having: dict[str, list[int]] = {}
         self._runs: dict[int, int] = {}
+        self._runs_again: dict[int, list[int]] = {}  # later texts with a run that is known already: few
         self._own: set[str] = set()
+        self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []
 
@@ -102,22 +107,28 @@ class ContextText:
         for t in text.terms:
             self._having.setdefault(t, []).append(seq)
         for h in _runs(text.words):
-            self._runs.setdefault(h, seq)
+            if self._runs.setdefault(h, seq) != seq:
+                self._runs_again.setdefault(h, []).append(seq)
         self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
 
     def wrote(self, text: Text) -> None:
-        """The writer's own text: terms that it was not served before are its own from now on."""
+        """The writer's own text: terms that it was not served before are its own from now on. Repeating the others doesn't make
+        them common.
+        """
         if len(self._own) < OWN_TERMS_MAX:  # beyond it nothing more is explained: more copies, never fewer
             self._own |= {t for t in text.terms if t not in self._having}
+        for t in text.terms:
+            if t in self._having:
+                self._echoed[t] = self._echoed.get(t, 0) + 1
 
     def compact(self, served: Mapping[int, Mark]) -> None:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
-        texts, special, own = self.texts, self.special, self._own
+        texts, special, own, echoed = self.texts, self.special, self._own, self._echoed
         self._clear()
-        self._own = own
+        self._own, self._echoed = own, echoed
         for seq, text in texts.items():
             if seq in served:
                 self.serve(seq, text, seq in special)
@@ -134,7 +145,9 @@ class ContextText:
         def is_rare(term: str) -> bool:
             known = rare.get(term)
             if known is None:
-                known = rare[term] = not _SMALL_NUMBER.match(term) and (bool(_IDENTIFIER.search(term)) or df(term) <= common)
+                known = rare[term] = not _SMALL_NUMBER.match(term) and (
+                    bool(_IDENTIFIER.search(term)) or df(term) - self._echoed.get(term, 0) <= common
+                )
             return known
 
         cosines = self._cosines(mine.vector)
@@ -153,23 +166,32 @@ class ContextText:
                 cover = count / max(1, sum(map(is_rare, self.texts[seq].terms)))
                 if cover >= RARE_COVER_MIN:
                     copied[seq] = max(copied.get(seq, 0.0), COPIED_CONFIDENCE, min(1.0, cover))
+        for seq, cosine in cosines.items():
+            if cosine >= COPIED_COSINE and self._repeats(mine, seq):
+                copied[seq] = max(copied.get(seq, 0.0), min(1.0, cosine))
         for h in _runs(mine.words):
             found = self._runs.get(h)
             if found is not None:
-                copied[found] = 1.0
-        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
-        confidence = {s: _served(served[s], cosines[s], now_ms, run, task) for s in cosines if s in served and s not in copied}
-        near = []
-        for seq in self.special:
-            if seq in served and seq not in copied:
-                if seq not in confidence:
-                    confidence[seq] = _served(served[seq], float(self.texts[seq].vector @ mine.vector), now_ms, run, task)
-                if confidence[seq] >= FLOW_CONFIDENCE:
-                    near.append(seq)
+                for seq in (found, *self._runs_again.get(h, ())):
+                    copied[seq] = 1.0
+        # The loop goes on serving meanwhile: each mark is looked up once.
+        marks = {s: mark for s in (*cosines, *copied, *self.special) if (mark := served.get(s)) is not None}
+        strong = sorted((s for s in copied if s in marks), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
+        confidence = {
+            s: _served(mark, cosines.get(s) or float(self.texts[s].vector @ mine.vector), now_ms, run, task)
+            for s, mark in marks.items()
+            if s not in copied
+        }
+        near = [s for s in self.special if confidence.get(s, 0.0) >= FLOW_CONFIDENCE]
         over = sorted((s for s, v in confidence.items() if v >= SERVED_CONFIDENCE), key=lambda s: (-confidence[s], s))[
             :SERVED_EDGES_MAX
         ]
         return Evidence(tuple(Pair(s, copied[s]) for s in strong), tuple(Pair(s, confidence[s]) for s in over), tuple(near))
+
+    def _repeats(self, mine: Text, seq: int) -> bool:
+        """Whether `mine` holds nearly all of what a served text has and the writer didn't."""
+        theirs = self.texts[seq].terms - self._own
+        return len(theirs) >= REPEATED_TERMS_MIN and len(theirs & mine.terms) >= REPEATED_SHARE * len(theirs)
 
     def _cosines(self, vector: Vector) -> dict[int, float]:
         """Cosine of the nearest served texts."""

@@ -50,9 +50,7 @@ async def served(world: World, name: str, id_: str, question: str, *projects: st
 async def in_another_process(world: World, name: str, text: str, run: str, project: str = "p1") -> Receipt:
     """A write by a client process that knows nothing of an earlier one."""
     env = {**os.environ, "CORDON_URL": world.home.url, "CORDON_CREDS": world.creds(name), "CORDON_PROJECT": project}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _WRITE, text, run, env=env, stdout=asyncio.subprocess.PIPE
-    )
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", _WRITE, text, run, env=env, stdout=asyncio.subprocess.PIPE)
     out, _ = await child.communicate()
     assert child.returncode == 0
     receipt: Receipt = decode_reply(out)

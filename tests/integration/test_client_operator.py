@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import bus
-from bus.frames import Cases, Done, Hold, Member, TraceAnswer
+from bus.frames import Cases, Hold, Member, TraceAnswer
 
 from .rim import Broker, Respond, Rim, broker, creds, gatekeeper, until
 
@@ -97,13 +97,13 @@ def test_holds_releases_and_reviews_send_what_was_asked(server: Broker) -> None:
             await respond(case())
 
         async def reviewed(_request: Any, respond: Respond) -> None:
-            await respond(Done(result={"state": "active"}))
+            await respond(bus.WhyAnswer(id="mem_1", kind="memory", sentences=["s"], facts={"state": "active"}))
 
         rim.answers |= {"hold": held, "release": held, "review": reviewed}
         assert (await desk.apply("plan_1", "forged")).case == "case_1"
         await desk.hold_now("agent:writer", "3 a.m.")
         await desk.release("case_1", "false alarm")
-        assert (await desk.review("mem_1", "accept", "checked")).result == {"state": "active"}
+        assert (await desk.review("mem_1", "accept", "checked")).facts == {"state": "active"}
         apply, now = rim.requests("hold")
         assert (apply.plan, apply.message, apply.now, apply.selector) == ("plan_1", "forged", False, [])
         assert (now.selector, now.message, now.now) == (["agent:writer"], "3 a.m.", True)

@@ -192,10 +192,9 @@ def test_what_a_user_said_goes_neither_to_another_user_nor_to_the_project(world:
 # --- what ends a context ------------------------------------------------------------------------------
 def test_only_an_operator_or_supervisor_ends_a_context_and_then_the_floor_is_new(world: World) -> None:
     async def scenario() -> None:
-        await add_project(world, "cranes")
-        source = await document(world, "crane", "Crane rental invoices are approved by desk plover-3 alone", "cranes")
+        source = await document(world, "crane", "Crane rental invoices are approved by desk plover-3 alone", "p2")
         await world.add("boss", role="supervisor")
-        async with served(world, "forgetful", source, "who approves crane rental invoices?", "cranes") as memory:
+        async with served(world, "forgetful", source, "who approves crane rental invoices?", "p2") as memory:
             assert (await memory.write("The kettle is on the left")).trust_floor == EXTERNAL
             async with world.raw("forgetful") as nc:  # an agent has no such subject
                 with pytest.raises(Exception, match="timeout"):
@@ -216,7 +215,7 @@ def test_only_an_operator_or_supervisor_ends_a_context_and_then_the_floor_is_new
                 assert (await desk.close_context("forgetful", "new shift again")).epoch == 2
             assert (await memory.write("The kettle is gone")).trust_floor == OWN
         await world.restart_gatekeeper()
-        async with world.agent("forgetful", "cranes") as memory:  # replay keeps the close
+        async with world.agent("forgetful", "p2") as memory:  # replay keeps the close
             assert (await memory.write("The kettle is back")).trust_floor == OWN
 
     asyncio.run(scenario())
@@ -228,14 +227,21 @@ def test_a_recall_that_is_on_its_way_when_its_context_is_closed_is_not_answered(
         question = {"type": "query", "text": "where are stork nests counted from?"}
         async with served(world, "late", source, question["text"]), world.raw("late") as nc, world.desk() as desk:
             seen: Counter[str] = Counter()
-            for _ in range(40):
-                recalls = [asyncio.create_task(world.request(nc, "late", "query", question)) for _ in range(16)]
-                closing = asyncio.create_task(desk.close_context("late", "race"))
-                seen.update(f.get("reason", f["type"]) for f in await asyncio.gather(*recalls))
-                closed = await closing
-                if seen.keys() == {"recall", "context_changed"}:
-                    break
-            assert seen.keys() == {"recall", "context_changed"}, seen
-            assert closed.epoch >= 1
+            closed = asyncio.Event()
+
+            async def ask() -> None:
+                while not closed.is_set():
+                    frame = await world.request(nc, "late", "query", question)
+                    seen[frame.get("reason", frame["type"])] += 1
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(32):
+                    group.create_task(ask())
+                for epoch in range(1, 200):
+                    assert (await desk.close_context("late", "race")).epoch == epoch
+                    if seen["recall"] and seen["context_changed"]:
+                        break
+                closed.set()
+            assert seen.keys() == {"recall", "context_changed"}
 
     asyncio.run(scenario())

@@ -1,0 +1,70 @@
+"""What the streams of a home hold, read beside the gatekeeper: the judge of what was acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+import nats
+from nats.aio.client import Client
+
+from broker_config.home import Home
+from bus.identity import parse_creds
+from gate.ledger import events as E
+from gate.ledger.block import decode, decode_reads
+from gate.ledger.chain import Heads, ReadsHead
+from gate.ledger.replay import read_blocks
+
+
+@dataclass
+class Streams:
+    """Events in order: (account, tenant_seq, event, content of a memory), and the records of READS as (account, record)."""
+
+    events: list[tuple[str, int, E.AnyEvent, str]] = field(default_factory=list)
+    records: list[tuple[str, E.AnyRecord]] = field(default_factory=list)
+    blocks: int = 0
+
+    @property
+    def memories(self) -> list[tuple[str, E.MemoryWritten, str]]:
+        return [(account, e, text) for account, _, e, text in self.events if isinstance(e, E.MemoryWritten)]
+
+    @property
+    def recalls(self) -> list[E.Served]:
+        return [r for _, r in self.records if isinstance(r, E.Served)]
+
+
+@asynccontextmanager
+async def core_client(home: Home, user: str = "gatekeeper") -> AsyncIterator[Client]:
+    """A connection with the credential of one of the home's own processes."""
+    creds = home.core_creds(user)
+    key = parse_creds(creds.read_text()).key
+    nc = await nats.connect(home.url, user_credentials=str(creds), inbox_prefix=f"_INBOX.{key}".encode())
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+async def streams(home: Home) -> Streams:
+    """Both streams from the first block to the last; their chains are checked on the way."""
+    found = Streams()
+    heads, reads_head = Heads(), ReadsHead()
+    async with core_client(home) as nc:
+        async with aclosing(read_blocks(nc, "LEDGER_0")) as blocks:
+            async for no, data in blocks:
+                block = decode(data, no)
+                heads.commit(block)
+                found.blocks += 1
+                for section in block.sections:
+                    for seq, (meta, body) in enumerate(section.events, section.seq):
+                        event = E.decode_event(meta)
+                        is_memory = isinstance(event, E.MemoryWritten) and body is not None
+                        text = E.decode_memory_body(body[E.SALT_BYTES :]).content if is_memory and body else ""
+                        found.events.append((section.tenant, seq, event, text))
+        async with aclosing(read_blocks(nc, "READS_0")) as blocks:
+            async for no, data in blocks:
+                reads_block = decode_reads(data, no)
+                reads_head.commit(reads_block)
+                found.records += [(r.tenant, E.decode_record(r.data)) for r in reads_block.records]
+    return found
