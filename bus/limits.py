@@ -38,6 +38,7 @@ FILTER_VALUES_MAX: Final = 64
 FILTER_VALUE_BYTES_MAX: Final = 256
 MESSAGE_CHARS_MAX: Final = 1_000  # -m of hold, release, context close
 GET_IDS_MAX: Final = 64
+SYNC_NOTICES_MAX: Final = 64  # open notices in one answer; the next come when these are acknowledged
 K_DEFAULT: Final = 8
 K_MAX: Final = 64
 TURN_MAX: Final = 1 << 31

@@ -8,6 +8,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from bus.subjects import is_token
+
 DAY_MS: Final = 86_400_000
 
 # Service bounds (DEFAULTS: blocks, time-outs, quotas).
@@ -52,6 +54,8 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         if not 0 <= self.context_idle_hours <= 720:
             raise ValueError("context_idle_hours must be 0 (never) to 720")
+        if not all(is_token(name) for name in (*self.flow_from, *self.flow_to)):
+            raise ValueError("flow_from and flow_to are lists of project names")
 
 
 decode_settings = msgspec.json.Decoder(ProjectSettings).decode

@@ -6,14 +6,17 @@ Invariant: nothing in a payload takes part here, and only the exact header `Nats
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 import msgspec
 
 from bus.frames import CLASSIFICATIONS, ORIGINS
 from bus.identity import RegistryEntry
-from bus.subjects import Inbound, is_token
+from bus.limits import NAME_CHARS_MAX
+from bus.subjects import MEMORY_VERBS, OPS_VERBS, Inbound, is_token
 
 from .refusals import Refused
 from .state.principals import Agent
@@ -22,6 +25,7 @@ from .state.tenant import Tenant
 HEADER: Final = "Nats-Request-Info"
 SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person"})
 MANY_TAGS: Final = frozenset({"project", "see", "tool", "verb"})
+TOOL_RESULT: Final = ORIGINS.index("tool_result")
 DEFAULT_CLEARANCE: Final = 0  # no `see:` tag: public only
 # Verbs of the first release; the others of the grammar answer verb_not_available.
 MEMORY_VERBS_SERVED: Final = frozenset({"write", "query", "get", "ack", "sync"})
@@ -45,6 +49,7 @@ class Rights:
 
     role: str
     ceiling: int  # highest origin
+    tool_ceiling: int  # the same for what a registered tool said
     clearance: int  # highest classification
     projects: frozenset[str]
     user: str
@@ -109,12 +114,14 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
+        if at.verb not in (MEMORY_VERBS if at.project else OPS_VERBS):
+            raise Refused("verb_unknown")
         if at.verb not in rights.verbs:
             raise Refused("verb_denied")
         if at.project:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None
             if project is None or project.state != "active":
-                raise Refused("project_unknown")
+                raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
         return Principal(tenant, agent, info.user, at.project, rights, tenant.user_hash(rights.user) if rights.user else "")
 
     def _rights_of(self, info: RequestInfo) -> Rights:
@@ -130,6 +137,12 @@ class Identifier:
         return rights
 
 
+def _nearest(name: str, known: AbstractSet[str]) -> dict[str, str]:
+    """The project of this credential whose name is closest, if it has any."""
+    found = get_close_matches(name[:NAME_CHARS_MAX], sorted(known), n=1, cutoff=0.0)
+    return {"nearest": found[0]} if found else {}
+
+
 def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
     """The rights of a credential: the registry's maximum for its issuer key, narrowed by tags. Refuses doubled, unknown and
     widening tags.
@@ -138,16 +151,18 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
     single: dict[str, str] = {}
     for tag in tags:
         name, _, value = tag.partition(":")
-        if not is_token(value) and name not in ("person",):
+        if not is_token(value):
             raise Refused("tag_invalid")
         if name in SINGLE_TAGS:
             if name in single:
                 raise Refused("tag_invalid")
             single[name] = value
-        elif name in MANY_TAGS:
+        elif name in MANY_TAGS and value not in many[name]:
             many[name].add(value)
         else:
             raise Refused("tag_invalid")
+    if entry.role == "user_session" and "user" not in single:  # its word is a user's: it must say whose
+        raise Refused("tag_invalid")
     top_class = CLASSIFICATIONS.index(entry.classification)
     top_origin = ORIGINS.index(entry.origin) if entry.origin in ORIGINS else -1
     clearance = DEFAULT_CLEARANCE
@@ -165,9 +180,12 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
         if not many["verb"] <= verbs:
             raise Refused("tag_invalid")
         verbs = frozenset(many["verb"])
+    # Only a registered tool lifts an ingest key above external (docs/wire.md, keys).
+    tool_ceiling = max(ceiling, TOOL_RESULT) if entry.role == "ingest" and many["tool"] and "ceiling" not in single else ceiling
     return Rights(
         entry.role,
         ceiling,
+        tool_ceiling,
         clearance,
         frozenset(many["project"]),
         single.get("user", ""),

@@ -17,12 +17,13 @@ from nats.aio.msg import Msg
 
 from bus import frames, limits
 from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Sync, Synced
-from bus.subjects import ADMIN_VERBS, MEMORY_VERBS, OPS_VERBS, parse_inbound
+from bus.subjects import ADMIN_VERBS, parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
 from gate.identify import MEMORY_VERBS_SERVED, OPS_VERBS_SERVED, Principal
 from gate.ledger import events as E
 from gate.reading.ask import Ask
+from gate.reading.authorise import readable
 from gate.refusals import Refused
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
@@ -41,6 +42,7 @@ FILTERS: Final = {
     "agent": None,
 }
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
+_ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
 _decode_ops: Final = msgspec.json.Decoder(OpsRequest).decode
 _decode_admin: Final = msgspec.json.Decoder(AdminRequest).decode
@@ -71,20 +73,18 @@ class Intake:
         try:
             p = self.shard.identifier.identify(at, m.headers)
             request_id = _request_id(m.data)
-            if at.verb not in MEMORY_VERBS:
-                raise Refused("verb_unknown")
             if at.verb not in MEMORY_VERBS_SERVED:
                 raise Refused("verb_not_available")
             self._may_serve(p)
             req = _decode(at.verb, m.data)
-            request_id = _checked_id(req)
+            request_id = _checked(req)
             match req:
                 case Draft():
                     self._write(p, req, m.reply, request_id, m.data)
                 case Query() | Get():
                     self._ask(p, req, m.reply, request_id)
                 case Ack():
-                    self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project)
+                    self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
                 case Sync():
                     self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
         except Refused as e:
@@ -103,7 +103,7 @@ class Intake:
 
     def _may_serve(self, p: Principal) -> None:
         if not self.open:
-            raise Refused("starting")
+            raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
         if p.agent.in_flight >= AGENT_IN_FLIGHT_MAX:
@@ -113,6 +113,11 @@ class Intake:
 
     def _write(self, p: Principal, d: Draft, reply: str, request_id: str, data: bytes) -> None:
         s, t = self.shard, p.tenant
+        idem, content = _idempotency(p, d)
+        if idem in t.idem:  # before all that time may have changed since: a retry is answered however late
+            s.count(p, 1)
+            s.answer_duplicate(p, idem, content, reply, request_id)
+            return
         if s.writes_full():
             raise Refused("ledger_full")
         now_ms = s.now_ms()
@@ -120,8 +125,13 @@ class Intake:
         if p.rights.ceiling < 0:
             raise Refused("verb_denied")
         ctx = t.context_of(p.agent)
-        declared = list(dict.fromkeys(self._parent(p, x, now_ms, "parent_unknown", "derived_from") for x in d.derived_from))
-        supersedes = self._parent(p, d.supersedes, now_ms, "supersede_unknown", "supersedes") if d.supersedes else 0
+        declared = list(dict.fromkeys(self._known(p, x, now_ms) for x in d.derived_from))
+        if 0 in declared:
+            raise Refused("parent_unknown", field="derived_from")
+        supersedes = self._known(p, d.supersedes, now_ms)
+        # Only within a project: readers of the other one would see the old go, and an id that is not theirs.
+        if d.supersedes and (not supersedes or t.columns.project[supersedes] != t.projects[p.project].number):
+            raise Refused("supersede_unknown", field="supersedes")
         self._one_user(p, checked.scope, d.scope_id)
         w = Write(
             p,
@@ -135,10 +145,9 @@ class Intake:
             run=t.label_hash(d.run),
             task=t.label_hash(d.task),
             session=t.label_hash(d.session),
+            idem=idem,
+            idem_content=content,
         )
-        if d.idempotency_key:
-            w.idem = t.label_hash(f"{p.agent.text}\0{p.project}\0{d.idempotency_key}", 16)
-            w.idem_content = t.label_hash(_content_of(d), 16)
         s.count(p, 1)
         s.writes.submit(w)
 
@@ -148,15 +157,13 @@ class Intake:
         if scope == 1 and p.rights.user and scope_id != p.rights.user:
             raise Refused("verb_denied", field="scope_id")
 
-    def _parent(self, p: Principal, id_: str, now_ms: int, code: str, field: str) -> int:
-        """A parent is valid iff it is in the tenant and was served to this context, or is readable now ignoring holds. One
-        code for the rest.
+    @staticmethod
+    def _known(p: Principal, id_: str, now_ms: int) -> int:
+        """The tenant_seq of a memory that a draft may name: in the tenant, and served to this context or readable now, holds set
+        aside. 0 for all others alike.
         """
-        t = p.tenant
-        s = t.find(id_)
-        if not s or (s not in t.context_of(p.agent).served and not readable(p, s, now_ms)):
-            raise Refused(code, field=field)
-        return s
+        s = p.tenant.find(id_)
+        return s if s and (s in p.tenant.context_of(p.agent).served or readable(p, s, now_ms)) else 0
 
     def _ask(self, p: Principal, q: Query | Get, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
@@ -170,6 +177,9 @@ class Intake:
             ("user", limits.SCOPE_ID_BYTES_MAX),
         ):
             text_ok(getattr(q, field), field, most)
+        now_ms, as_of_ms = s.now_ms(), time_ms(q.as_of, "as_of")
+        if as_of_ms > now_ms:  # it would open what is not valid yet
+            raise Refused("time_order", field="as_of")
         if not 0 <= q.turn <= limits.TURN_MAX:
             raise Refused("out_of_range", field="turn", limit=limits.TURN_MAX)
         a = Ask(
@@ -178,8 +188,8 @@ class Intake:
             t.context_of(p.agent),
             reply,
             request_id,
-            s.now_ms(),
-            as_of_ms=time_ms(q.as_of, "as_of"),
+            now_ms,
+            as_of_ms=as_of_ms,
             intent=INTENTS.index(q.intent),
             risk=RISKS.index(q.tool_risk),
             user=(t.users.find(t.user_hash(q.user)) or -1) if q.user else 0,
@@ -216,6 +226,8 @@ class Intake:
         for key, values in q.filters.items():
             if len(values) > limits.FILTER_VALUES_MAX:
                 raise Refused("too_long", field="filters", limit=limits.FILTER_VALUES_MAX)
+            for value in values:
+                text_ok(value, "filters", limits.FILTER_VALUE_BYTES_MAX)
             known = FILTERS.get(key, frozenset())
             if not values or (known is not None and not set(values) <= known):
                 raise Refused("filter_invalid", field="filters")
@@ -230,7 +242,8 @@ class Intake:
     def _synced(self, p: Principal, request_id: str) -> Synced:
         t = p.tenant
         open_ = t.notices.get(p.agent.number, {})
-        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key) for case, kind in open_]
+        shown = list(open_)[: limits.SYNC_NOTICES_MAX]  # oldest first; the others come when these are acknowledged
+        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key) for case, kind in shown]
         return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
 
     async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:
@@ -270,16 +283,14 @@ class Intake:
         try:
             p = self.shard.identifier.identify(at, m.headers)
             request_id = _request_id(m.data)
-            if at.verb not in OPS_VERBS:
-                raise Refused("verb_unknown")
             if at.verb not in OPS_VERBS_SERVED:
                 raise Refused("verb_not_available")
             self._may_serve(p)
             req = _decoded(_decode_ops, m.data)
-            request_id = _checked_id(req)
+            request_id = _checked(req)
             if frames.VERB_OF[type(req)] != at.verb:
                 raise Refused("malformed_frame")
-            self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "")
+            self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "", p)
         except Refused as e:
             self._refuse(at.account, at.verb, at.key, "", m.reply, e, request_id, p)
         except Exception:
@@ -287,12 +298,7 @@ class Intake:
             self._refuse(at.account, at.verb, at.key, "", m.reply, Refused("internal"), request_id, p)
 
     async def _operate(self, p: Principal, req: Frame, reply: str) -> None:
-        self.shard.count(p, 1)
-        try:
-            answer = await self.shard.operators.answer(p, req)
-        finally:
-            self.shard.count(p, -1)
-        self.shard.send(reply, frames.encode(answer))
+        self.shard.send(reply, frames.encode(await self.shard.operators.answer(p, req)))
 
     async def on_admin(self, m: Msg) -> None:
         """A request on adm.<shard>.<verb>.<key>: the grant holds the literal key."""
@@ -305,7 +311,7 @@ class Intake:
             if verb not in ADMIN_VERBS:
                 raise Refused("verb_unknown")
             req = _decoded(_decode_admin, m.data)
-            request_id = _checked_id(req)
+            request_id = _checked(req)
             if frames.VERB_OF[type(req)] != verb:
                 raise Refused("malformed_frame")
             if not self.open and verb != "status":
@@ -321,10 +327,13 @@ class Intake:
         self.shard.send(reply, frames.encode(await self.shard.admin.answer(req)))
 
     # --- tasks ------------------------------------------------------------------------------------
-    def _spawn(self, work: Any, reply: str, request_id: str, key: str, project: str) -> None:
+    def _spawn(self, work: Any, reply: str, request_id: str, key: str, project: str, p: Principal | None = None) -> None:
         task = asyncio.create_task(self._guarded(work, reply, request_id, key, project))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        if p is not None:  # in flight from now on: a task that has not begun is bounded too
+            self.shard.count(p, 1)
+            task.add_done_callback(lambda _: self.shard.count(p, -1))
 
     async def _guarded(self, work: Any, reply: str, request_id: str, key: str, project: str) -> None:
         try:
@@ -336,23 +345,21 @@ class Intake:
             self.shard.refuse(reply, Refused("internal"), request_id, key, project)
 
 
-def readable(p: Principal, s: int, now_ms: int) -> bool:
-    """Whether the principal could be served this memory in its project, holds set aside."""
-    t, c = p.tenant, p.tenant.columns
-    if c.kind[s] < 0 or c.project[s] != t.projects[p.project].number or c.cls[s] > p.rights.clearance:
-        return False
-    me = {f"agent:{p.agent.name}", f"role:{p.role}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
-    if any(clause.isdisjoint(me) for clause in t.readers[int(c.readers[s])]):
-        return False
-    own = int(c.actor[s]) == p.agent.number
-    if c.scope[s] == 1 and not own and t.users[int(c.user[s])] != p.user_hash:
-        return False
-    return bool(own or not c.opt_out[s]) and bool(c.expires[s] > now_ms)
-
-
 def _content_of(d: Draft) -> str:
-    """What a retry must have in common with the first: everything that says what is stored."""
-    return json.dumps([d.content, d.kind, d.scope, d.scope_id, d.derived_from, d.supersedes], ensure_ascii=False)
+    """What a retry must have in common with the first: everything that says what is stored, and for whom. Labels of the run
+    may differ: it may be another one.
+    """
+    what = [d.content, d.kind, d.scope, d.scope_id, d.evidence, d.derived_from, d.supersedes]
+    return json.dumps([*what, d.classification, d.sensitivity, d.readers, d.opt_out], ensure_ascii=False)
+
+
+def _idempotency(p: Principal, d: Draft) -> tuple[bytes, bytes]:
+    """Hashes of (agent, project, key) and of what is stored; empty without a key."""
+    if not d.idempotency_key:
+        return b"", b""
+    text_ok(d.idempotency_key, "idempotency_key", limits.LABEL_BYTES_MAX)
+    t = p.tenant
+    return t.label_hash(f"{p.agent.text}\0{p.project}\0{d.idempotency_key}", 16), t.label_hash(_content_of(d), 16)
 
 
 def _decode(verb: str, data: bytes) -> Frame:
@@ -375,9 +382,14 @@ def _decoded(decode: Any, data: bytes) -> Any:
         raise Refused("malformed_frame") from None
 
 
-def _checked_id(req: Frame) -> str:
-    if len(req.request_id) > limits.REQUEST_ID_CHARS_MAX or not req.request_id.isascii():
+def _checked(req: Frame) -> str:
+    """The request id of a frame of this version: the one thing of the caller's that is ever echoed, so it can't be prose."""
+    if req.v != limits.WIRE_VERSION:
+        raise Refused("bad_field", field="v", limit=limits.WIRE_VERSION)
+    if len(req.request_id) > limits.REQUEST_ID_CHARS_MAX:
         raise Refused("too_long", field="request_id", limit=limits.REQUEST_ID_CHARS_MAX)
+    if not _ID.match(req.request_id):
+        raise Refused("bad_field", field="request_id")
     return req.request_id
 
 

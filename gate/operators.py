@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from bus.frames import (
     CLASSIFICATIONS,
     DECISIONS,
@@ -44,6 +46,7 @@ from gate.refusals import Refused
 from gate.state.columns import REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
+from gate.writing.redact import redact
 from gate.writing.sequencer import Operation, noted
 from gate.writing.validate import text_ok
 
@@ -61,17 +64,17 @@ class Operators:
 
     async def answer(self, p: Principal, req: Frame) -> Frame:
         """The answer to one operator request. Raises Refused."""
+        if isinstance(req, Hold | Release | Review | ContextRequest):
+            req = msgspec.structs.replace(req, message=_checked_message(req.message))
         match req:
             case Hold():
                 return await self._hold(p, req)
             case Release():
-                _message(req.message)
                 released: CaseFrame = await self.barrier(
                     p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id)
                 )
                 return released
             case Review():
-                _message(req.message)
                 await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
                 return await self._why(p, Why(id=req.id, request_id=req.request_id))
             case CaseQuery():
@@ -111,7 +114,6 @@ class Operators:
         return await done
 
     async def _hold(self, p: Principal, req: Hold) -> Frame:
-        _message(req.message)
         if len(req.selector) > SELECTOR_MAX:
             raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
         for term in req.selector:
@@ -289,7 +291,6 @@ class Operators:
             raise Refused("agent_unknown", field="agent")
         ctx = t.context_of(agent)
         if req.action == "close":
-            _message(req.message)
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
@@ -340,10 +341,12 @@ class Operators:
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
 
-def _message(message: str) -> None:
+def _checked_message(message: str) -> str:
+    """A person's reason, checked, and without secrets: it is stored like any text."""
     if len(message) > MESSAGE_CHARS_MAX:
         raise Refused("too_long", field="message", limit=MESSAGE_CHARS_MAX)
     text_ok(message, "message", MESSAGE_CHARS_MAX * 4)
+    return redact(message).text
 
 
 def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -17,16 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from nats.aio.client import Client
 
 from gate.index_state import NewMemory
 from gate.ledger import events as E
-from gate.ledger.block import Block, ReadsBlock, Section
+from gate.ledger.block import Block, ReadsBlock, Section, decode
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
-from gate.ledger.replay import StreamState, merge, read_blocks, stream_state
+from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import terms
@@ -46,10 +48,13 @@ def streams(shard: int) -> tuple[str, str]:
 
 
 class Recovery:
-    """One replay. `progress` is told the ledger sequence now and then."""
+    """One replay. `progress` is told the ledger sequence now and then. `accepting`: a person accepts what one stream has lost."""
 
-    def __init__(self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        self.shard, self.nc, self.progress = shard, nc, progress
+    def __init__(
+        self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None, *, accepting: bool = False
+    ) -> None:
+        self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
+        self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
         self.events = self.records = 0
@@ -66,6 +71,7 @@ class Recovery:
             read_blocks(self.nc, names[0], 1, ledger.last),
             read_blocks(self.nc, names[1], pruned + 1, reads.last),
             reads_applied=pruned,
+            accepted=lambda start: self._accepted(start, ledger.last),
         )
         async with aclosing(both):
             async for block in both:
@@ -82,6 +88,21 @@ class Recovery:
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
         log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
+
+    async def _accepted(self, start: int, last: int) -> Accepted:
+        """The next place at or after ledger block `start` where a person accepted a lost tail."""
+        found = Accepted(sys.maxsize, sys.maxsize) if self.accepting else await self._next_accepted(start, last)
+        self.reads_beside_loss = found.reads
+        return found
+
+    async def _next_accepted(self, start: int, last: int) -> Accepted:
+        async with aclosing(read_blocks(self.nc, streams(self.shard.number)[0], start, last)) as blocks:
+            async for no, data in blocks:
+                block = decode(data, no)
+                metas = (meta for section in block.sections for meta, _ in section.events)
+                if any(isinstance(E.decode_event(meta), E.LedgerAccepted) for meta in metas):
+                    return Accepted(no, block.header.reads_seq)
+        return NOTHING_LOST
 
     def _check_lineage(self, ledger: StreamState, reads: StreamState) -> None:
         at = self.shard.lineage.positions
@@ -196,15 +217,34 @@ class Recovery:
         records = []
         for record in block.records:
             t = s.tenants.get(record.tenant)
-            if t is None:
+            decoded: E.AnyRecord | None = E.decode_record(record.data)
+            if block.header.no <= self.reads_beside_loss:
+                decoded = _left_of(t, decoded)
+                if decoded is None:
+                    continue
+            if t is None or decoded is None:
                 raise LedgerCorrupt(f"READS names tenant {record.tenant}, which the ledger doesn't know.", block=block.header.no)
-            decoded = E.decode_record(record.data)
             t.replay_read(decoded)
             records.append((t, decoded))
         self.records += len(records)
         s.reads_seq = block.header.no
         s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
         await self._room()
+
+
+def _left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None:
+    """What a record still says beside a lost tail of the ledger: its labels, and the memories that are left. None: nothing."""
+    if t is None:
+        return None
+    n = t.columns.n
+    if isinstance(record, E.Served):
+        if record.agent not in t.agents.by_id or record.ctx not in t.agents.by_id:
+            return None
+        items, withheld = ([x for x in seen if x[0] < n] for seen in (record.items, record.withheld))
+        return msgspec.structs.replace(record, items=items, withheld=withheld)
+    if isinstance(record, E.Withdrawn):
+        return msgspec.structs.replace(record, items=[x for x in record.items if x < n])
+    return record
 
 
 def _note(event: E.AnyEvent, body: bytes | None) -> str:

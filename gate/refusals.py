@@ -60,7 +60,7 @@ TABLE: dict[str, Wording] = {
     "time_order": Wording(
         "rejected",
         "The times contradict each other.",
-        "valid_from must be before valid_until, expiry in the future; give ttl or expires_at, not both.",
+        "valid_from must be before valid_until, as_of in the past, expiry in the future; give ttl or expires_at, not both.",
     ),
     "bad_name": Wording("rejected", "A name is not an identity token.", "Use 1-64 characters of a-z, 0-9, '-' and '_'."),
     "readers_invalid": Wording(

@@ -114,8 +114,8 @@ def admission(embedder: Embedder) -> Admission:
 
 
 @asynccontextmanager
-async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
-    """A shard replayed to the ledger's end, with its threads running; not serving yet."""
+async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIterator[tuple[Shard, Client]]:
+    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`: see Recovery."""
     loop = asyncio.get_running_loop()
     nc, core = await connect(paths, url)
     shard: Shard | None = None
@@ -137,7 +137,7 @@ async def opened(paths: Paths, url: str) -> AsyncIterator[tuple[Shard, Client]]:
         )
         shard.outbox = Outbox(nc)
         shard.index.start()
-        await Recovery(shard, nc).run()
+        await Recovery(shard, nc, accepting=accepting).run()
         yield shard, nc
     finally:
         if shard is not None:
@@ -254,7 +254,7 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, url) as (shard, _):
+        async with opened(paths, url, accepting=bool(accept_by)) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()

@@ -177,22 +177,26 @@ class Shard:
         p.agent.in_flight += by
         p.tenant.in_flight += by
 
-    def answer_duplicate(self, w: Write) -> None:
-        """The first receipt with the current state, from the catalog, or a conflict."""
-        t, seq = w.principal.tenant, w.principal.tenant.idem[w.idem]
+    def answer_duplicate(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> None:
+        """The first receipt with the current state, from the catalog, or a conflict. Ends the request."""
+        t, seq = p.tenant, p.tenant.idem[idem]
         fetched = self.index.call(self.indexes[t.account].catalog.fetch, [seq])
 
+        def refuse(e: Refused) -> None:
+            self.refuse(reply, e, request_id, p.key, p.project)
+            self.audit_refusal(p, "write", e.code)
+
         def answer(done: asyncio.Future[Any]) -> None:
+            self.count(p, -1)
             if done.cancelled() or done.exception() or seq not in done.result():
-                self.refuse_write(w, Refused("internal"))
+                refuse(Refused("internal"))
                 return
             e = E.decode_memory(done.result()[seq].meta)
-            if e.idem_content != w.idem_content:
-                self.refuse_write(w, Refused("idempotency_conflict", field="idempotency_key"))
+            if e.idem_content != content:
+                refuse(Refused("idempotency_conflict", field="idempotency_key"))
                 return
-            receipt = receipt_of(t, seq, e, self.now_ms(), w.principal.key)
-            self.send(w.reply, frames.encode(msgspec.structs.replace(receipt, request_id=w.request_id, duplicate=True)))
-            self.finished(w)
+            receipt = receipt_of(t, seq, e, self.now_ms(), p.key)
+            self.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
 
         fetched.add_done_callback(answer)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 from nats import errors as nats_errors
@@ -42,6 +42,16 @@ _PULL_ENDED: Final = frozenset({"408 Request Timeout", "409 Message Size Exceeds
 
 Blocks = AsyncGenerator[tuple[int, bytes], None]
 """(stream sequence, block bytes), ascending."""
+
+
+class Accepted(NamedTuple):
+    """Where a person accepted that a stream had lost its tail: up to here no block waits for the other stream."""
+
+    ledger: int
+    reads: int
+
+
+NOTHING_LOST: Final = Accepted(0, 0)
 
 
 async def stream_state(nc: Client, stream: str, *, patience_s: float = PATIENCE_S) -> StreamState:
@@ -107,27 +117,36 @@ async def merge(
     *,
     ledger_applied: int = 0,
     reads_applied: int = 0,
+    accepted: Callable[[int], Awaitable[Accepted]] | None = None,
 ) -> AsyncGenerator[Block | ReadsBlock, None]:
     """Decoded blocks of both streams in the one order: a READS block after ledger block `ledger_seq`, a ledger block after READS
     block `reads_seq`, each stream in its own order, and the ledger first where either could be.
 
     `…_applied` is the position before the first block of each (READS may be pruned at the front). `LedgerCorrupt` when two blocks
-    wait for each other, `LedgerWentBack` when one waits for a block beyond the other stream's end.
+    wait for each other, `LedgerWentBack` when one waits for a block beyond the other stream's end; but first `accepted` is asked,
+    with the number of the ledger block that comes next, whether somebody accepted this.
     """
+    loss = NOTHING_LOST
     async with aclosing(ledger), aclosing(reads):
         block, ledger_done = await _next_block(ledger), ledger_applied
         read, reads_done = await _next_reads(reads), reads_applied
         while block is not None or read is not None:
-            if block is not None and block.header.reads_seq <= (read.header.no - 1 if read else reads_done):
+            if block is not None and (
+                block.header.no <= loss.ledger or block.header.reads_seq <= (read.header.no - 1 if read else reads_done)
+            ):
                 yield block
                 ledger_done = block.header.no
                 block = await _next_block(ledger)
-            elif read is not None and read.header.ledger_seq <= (block.header.no - 1 if block else ledger_done):
+            elif read is not None and (
+                read.header.no <= loss.reads or read.header.ledger_seq <= (block.header.no - 1 if block else ledger_done)
+            ):
                 yield read
                 reads_done = read.header.no
                 read = await _next_reads(reads)
             else:
-                raise _impossible(block, read, ledger_done, reads_done)
+                before, loss = loss, await accepted(ledger_done + 1) if accepted else NOTHING_LOST
+                if loss in (before, NOTHING_LOST):
+                    raise _impossible(block, read, ledger_done, reads_done)
 
 
 def _impossible(block: Block | None, read: ReadsBlock | None, ledger_done: int, reads_done: int) -> LedgerError:

@@ -48,7 +48,7 @@ class Admission:
         if queries:
             vectors = self.embedder.encode([a.text for a in queries])
             found, withheld = candidates(tenant, project, index, queries, vectors, now_ms)
-            self._decide(tenant, project, index, queries, vectors, found, now_ms)
+            self.decide(tenant, project, index, queries, vectors, found, now_ms)
             for a, hidden in zip(queries, withheld, strict=True):
                 self._withheld(tenant, project, a, hidden, now_ms)
         for a in asks:
@@ -75,7 +75,7 @@ class Admission:
             f = Found(s, int(decision[i]), int(reasons[i]), int(constraints[i]), 0.0)
             (a.found if f.decision < policy.QUARANTINE else a.withheld).append(f)
 
-    def _decide(
+    def decide(
         self,
         t: Tenant,
         project: Project,
@@ -85,6 +85,7 @@ class Admission:
         found: Candidates,
         now_ms: int,
     ) -> None:
+        """Policy, then the gate, over all candidates of a micro-batch; fill found, withheld and notes of its asks."""
         if not len(found.seqs):
             return
         c, seqs, owner = t.columns, found.seqs, found.owner

@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from bus import frames
 from bus.limits import RECALL_FRAME_BYTES_MAX
 from gate import ids
@@ -19,10 +21,12 @@ from gate.state.tenant import Tenant
 
 from . import policy
 from .ask import Ask, Found
-from .surface import item_of
+from .surface import item_of, shortened
 
-ITEM_OVERHEAD_BYTES: Final = 2_048  # labels around a content, generously: evidence and readers come on top
+REST_BYTES: Final = 8_192  # of a recall beside its items, generously
 HELD_SINCE: Final = "held_since"
+OVER_FRAME: Final = "over_frame"
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +57,20 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
     counts = Counter(policy.codes(f.reasons)[0] for f in a.withheld)
     if withdrawn:
         counts[HELD_SINCE] += len(withdrawn)
-    items, budget = [], RECALL_FRAME_BYTES_MAX // 2
-    for rank, f in enumerate(keep):
-        row = a.rows[f.seq]
-        size = len(row.content.encode()) + sum(map(len, row.evidence)) * 4 + ITEM_OVERHEAD_BYTES
-        whole = size <= budget
-        items.append(item_of(t, f, row, rank, now_ms, bool(a.as_of_ms), whole))
-        budget -= size if whole else ITEM_OVERHEAD_BYTES
-    recall = frames.Recall(
+    items = [item_of(p, f, a.rows[f.seq], rank, now_ms, bool(a.as_of_ms)) for rank, f in enumerate(keep)]
+    data = frames.encode(_recall(a, items, counts))
+    if len(data) > RECALL_FRAME_BYTES_MAX:
+        fitting = _within_budget(items)
+        withdrawn += [f.seq for f, item in zip(keep, fitting, strict=True) if item is None]
+        if None in fitting:
+            counts[OVER_FRAME] += fitting.count(None)
+        data = frames.encode(_recall(a, [item for item in fitting if item is not None], counts))
+    return Looked(data, tuple(withdrawn))
+
+
+def _recall(a: Ask, items: list[frames.Item], counts: Counter[str]) -> frames.Recall:
+    t, p = a.principal.tenant, a.principal
+    return frames.Recall(
         request_id=a.request_id,
         agent=p.key,
         project=p.project,
@@ -72,7 +82,27 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
         generation=t.generation,
         position=t.position,
     )
-    return Looked(frames.encode(recall), tuple(withdrawn))
+
+
+def _within_budget(items: list[frames.Item]) -> list[frames.Item | None]:
+    """The items as they fit a frame: whole ones in order of rank up to half of it, then shortened ones; None = in no way.
+
+    Bytes are those on the wire: JSON makes six of one control character.
+    """
+    left = RECALL_FRAME_BYTES_MAX - REST_BYTES
+    whole_left = left // 2
+    out: list[frames.Item | None] = []
+    for item in items:
+        size = len(_encode(item)) + 1
+        if size > whole_left:
+            item = shortened(item)
+            size = len(_encode(item)) + 1
+        else:
+            whole_left -= size
+        fits = size <= left
+        left -= size if fits else 0
+        out.append(item if fits else None)
+    return out
 
 
 def _alarm(t: Tenant, a: Ask, f: Found) -> None:

@@ -202,6 +202,7 @@ SENTENCES: Final = {r.code: r.sentence for r in RULES} | {
     WITHIN_POLICY: "No rule speaks against it.",
     GATE_LOW: "The gate finds it unlikely to help this question.",
     "held_since": "It was held between the decision and the answer.",
+    "over_frame": "It did not fit into the answer's frame: ask for fewer, or get it by its id.",
 }
 GATE_BIT: Final = len(RULES)
 

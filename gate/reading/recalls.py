@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class Recalls:
+    last_look = True  # off only in the control run of the race test, by a gatekeeper of its own
+
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.asks: deque[Ask] = deque()
@@ -37,7 +39,6 @@ class Recalls:
         self.wake_asks, self.wake_records = asyncio.Event(), asyncio.Event()
         self.answered = 0
         self.alarms = 0
-        self.last_look = True
 
     def submit(self, a: Ask) -> None:
         self.asks.append(a)
@@ -89,6 +90,7 @@ class Recalls:
         a.recall, a.epoch = ids.new_raw(now_ms), ctx.epoch
         a.recall_no = ctx.register(t.columns, t.comps, seqs, now_ms, a.run, a.task)
         t.note_served(p.agent, seqs)
+        t.expose_to_held(ctx, seqs)
         record = E.Served(
             ms=now_ms,
             recall=a.recall,

@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec.structs import replace
+
 from bus.frames import (
     CLASSIFICATIONS,
     DECISIONS,
@@ -22,6 +24,7 @@ from bus.frames import (
 )
 from bus.limits import SUMMARY_CHARS, TRUNCATED_CHARS
 from gate import ids
+from gate.identify import Principal
 from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
 from gate.projections.catalog import MemoryRow
 from gate.state.columns import NEVER_MS, REVIEWS
@@ -29,6 +32,7 @@ from gate.state.tenant import Tenant
 
 from . import policy
 from .ask import Found
+from .authorise import readable
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s|\n")
 
@@ -48,9 +52,9 @@ def summary(text: str) -> str:
     return first if len(first) <= SUMMARY_CHARS else first[: SUMMARY_CHARS - 1] + "…"
 
 
-def memory_of(t: Tenant, seq: int, row: MemoryRow, now_ms: int, content: str) -> Memory:
-    """The stamped record with its facts as of now."""
-    c, e = t.columns, decode_memory(row.meta)
+def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str) -> Memory:
+    """The stamped record with its facts as of now. Other memories are named only to who may know them."""
+    t, c, e = p.tenant, p.tenant.columns, decode_memory(row.meta)
     agent = t.agents.by_id[e.agent]
     kinds = [edge.kind for edge in e.edges]
     by = int(c.superseded[seq])
@@ -80,32 +84,32 @@ def memory_of(t: Tenant, seq: int, row: MemoryRow, now_ms: int, content: str) ->
         valid_from=_when(e.from_),
         valid_until=_when(e.until),
         expires_at=_when(e.expires),
-        supersedes=t.memory_id(e.supersedes) if e.supersedes else "",
-        superseded_by=t.memory_id(by) if by and not c.held[by] else "",
+        supersedes=t.memory_id(e.supersedes) if e.supersedes and readable(p, e.supersedes, now_ms) else "",
+        superseded_by=t.memory_id(by) if by and not c.held[by] and readable(p, by, now_ms) else "",
         position=seq,
     )
 
 
-def item_of(t: Tenant, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool, whole: bool) -> Item:
-    """One admitted item. `whole` False: beyond the recall's byte budget, only the first characters."""
-    text = row.content
-    if f.decision == policy.SUMMARY:
-        text = summary(text)
-    truncated = not whole and len(text) > TRUNCATED_CHARS
-    if truncated:
-        text = text[:TRUNCATED_CHARS]
+def item_of(p: Principal, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool) -> Item:
+    """One admitted item, whole."""
+    text = summary(row.content) if f.decision == policy.SUMMARY else row.content
     rules = policy.constraint_names(f.constraints)
     return Item(
-        memory=memory_of(t, f.seq, row, now_ms, text),
+        memory=memory_of(p, f.seq, row, now_ms, text),
         rank=rank,
         score=round(f.score, 2),
         decision=DECISIONS[f.decision],
         reasons=policy.codes(_shown(f)),
         constraints=rules,
-        surface=_surface(t, f, rules),
-        truncated=truncated,
+        surface=_surface(p.tenant, f, rules),
         historical=past,
     )
+
+
+def shortened(item: Item) -> Item:
+    """What is left of an item beyond the recall's byte budget: its first characters, no evidence."""
+    short = replace(item.memory, content=item.memory.content[:TRUNCATED_CHARS], evidence=[])
+    return replace(item, memory=short, truncated=True)
 
 
 def _shown(f: Found) -> int:

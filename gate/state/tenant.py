@@ -322,6 +322,10 @@ class Tenant:
         self.generation = seq
 
     # --- READS ------------------------------------------------------------------------------------
+    def expose_to_held(self, ctx: Context, seqs: Iterable[int]) -> None:
+        """A hold that came while an answer was under way marks the context, whichever of the two a replay meets first."""
+        ctx.exposed |= {case.id for case in self.cases_of(seqs)}
+
     def note_served(self, agent: Agent, seqs: Iterable[int]) -> None:
         bit = 1 << agent.number
         served_to = self.served_to
@@ -338,6 +342,8 @@ class Tenant:
         ctx = self.context_of(root)
         ctx.restore(record.epoch, record.ctx_seq, seqs, record.ms, record.run, record.task, record.joined)
         self.note_served(agent, seqs)
+        if record.epoch == ctx.epoch:
+            self.expose_to_held(ctx, seqs)
 
     def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
         """Agents that were ever served any of `seqs`, in order of number."""

@@ -16,7 +16,9 @@ from gate import ids
 from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.reading.authorise import readable
 from gate.refusals import Refused
+from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
@@ -63,6 +65,12 @@ class Write:
     also: list[tuple[str, str]] = field(default_factory=list)  # (reply, request_id) of retries in flight
 
 
+def origin_of(p: Principal, d: Checked) -> int:
+    """The origin that this credential gives this draft, before any parent."""
+    has_tool = bool(d.draft.tool) and d.draft.tool in p.rights.tools
+    return capped_origin(d.origin, p.rights.tool_ceiling if has_tool else p.rights.ceiling, has_tool)
+
+
 def own_readers(readers: Clauses, tenant: Tenant) -> Clauses:
     """Clauses with users as their keyed hashes."""
 
@@ -79,7 +87,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     assert w.redacted is not None
     assert w.screening is not None
     claimed = d.origin
-    origin = capped_origin(claimed, p.rights.ceiling, bool(d.draft.tool) and d.draft.tool in p.rights.tools)
+    origin = origin_of(p, d)
     reasons: list[str] = []
     if claimed is not None and origin < claimed:
         reasons.append("origin_capped")
@@ -114,12 +122,13 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     if contradicts:
         holds.append("contradicts_stronger")
     strong = [e.parent for e in edges if e.kind != E.SERVED]
-    cases = t.cases_of(strong)
-    if not cases and any(c.held[s] for s in strong):
+    holding = t.cases_of(strong)
+    cases = [k for k in holding if k.state == "open"]  # a pending one isn't in the ledger: an event may not name it
+    if len(cases) < len(holding) or any(int(c.review[s]) in (REVIEW_PENDING, REVIEW_REJECTED) for s in strong):
         holds.append("parent_held")
     if (holds or cases) and (p.agent.held >= AGENT_HELD_MAX or t.held_total >= TENANT_HELD_MAX):
         raise Refused("over_quota", field="held", limit=AGENT_HELD_MAX if p.agent.held >= AGENT_HELD_MAX else TENANT_HELD_MAX)
-    if cases:
+    if cases and "parent_held" not in holds:
         reasons.append("parent_held")
     exposed = sorted(ctx.exposed)
     if exposed:
@@ -207,9 +216,10 @@ def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int
     if not old:
         return 0, 0
     t, c = w.principal.tenant, w.principal.tenant.columns
-    if t.current(old, now_ms) == "superseded":
-        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(int(c.superseded[old]))})
-    mine = int(c.actor[old]) == w.principal.agent.number or w.principal.role == "operator"
+    p, by = w.principal, int(c.superseded[old])
+    if by and not c.held[by]:  # the fact, not the state: a held or expired memory has one successor too
+        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if readable(p, by, now_ms) else {})
+    mine = int(c.actor[old]) == p.agent.number or p.role == "operator"
     if mine or (trust >= int(c.eff[old]) and origin >= int(c.origin[old])):
         return old, 0
     return 0, old

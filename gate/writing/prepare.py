@@ -14,11 +14,10 @@ from gate.ledger.block import body_hash
 from gate.model.embedder import Embedder
 from gate.projections.lexical import terms, words
 
-from .decide import Write
+from .decide import Write, origin_of
 from .lineage import Text
 from .redact import redact
 from .screen import screen
-from .trust import capped_origin
 
 EVIDENCE_ROOT_CHARS: Final = 512
 
@@ -33,11 +32,12 @@ def prepare(
         w.evidence = tuple(redact(e).text for e in d.evidence)
         labels = (d.run, d.task, d.session, d.trace_id, d.scope_id)
         w.labels = tuple(redact(v).text if v else v for v in labels)  # type: ignore[assignment]
-    vectors = embedder.encode([w.redacted.text for w in batch if w.redacted])
+    halves = embedder.encode([w.redacted.text for w in batch if w.redacted]).astype(np.float16)
+    vectors = halves.astype(np.float32)  # what the ledger keeps, so that a replay searches and compares the very same
     for i, w in enumerate(batch):
         assert w.redacted is not None
         d, p = w.checked.draft, w.principal
-        origin = capped_origin(w.checked.origin, p.rights.ceiling, bool(d.tool) and d.tool in p.rights.tools)
+        origin = origin_of(p, w.checked)
         w.screening = screen(w.redacted.text, origin=origin, kind=w.checked.kind)
         index = indexes[p.tenant.account]
         w.text = Text(frozenset(terms(w.redacted.text)), tuple(words(w.redacted.text)), vectors[i])
@@ -47,7 +47,7 @@ def prepare(
         run, task, session, trace_id, scope_id = w.labels
         body = E.MemoryBody(
             content=w.redacted.text,
-            vector=vectors[i].astype(np.float16).tobytes(),
+            vector=halves[i].tobytes(),
             evidence=list(w.evidence),
             run=run,
             task=task,

@@ -163,7 +163,7 @@ class Sequencer:
                     self.shard.finished(w)
                 return False
             if w.idem in t.idem:
-                self.shard.answer_duplicate(w)
+                self.shard.answer_duplicate(w.principal, w.idem, w.idem_content, w.reply, w.request_id)
                 return False
         try:
             self._begin_idle_epoch(w, now_ms)
@@ -253,10 +253,11 @@ class Sequencer:
             assert e is not None
             if e.holds or e.cases:
                 continue
-            if not e.user and not e.readers:
+            if not e.user and not e.readers and not e.opt_out:
                 groups.setdefault((e.project, e.class_, "memory"), []).append(ids.text("mem_", e.id))
-            if e.supersedes and not int(t.columns.user[e.supersedes]):
-                cls = int(t.columns.cls[e.supersedes])
+            c, old = t.columns, e.supersedes
+            if old and not int(c.user[old]) and not int(c.readers[old]) and not bool(c.opt_out[old]):
+                cls = int(c.cls[old])
                 groups.setdefault((e.project, cls, "superseded"), []).append(t.memory_id(e.supersedes))
         for (project, cls, kind), found in groups.items():
             self.shard.feed(t, project, cls, kind, found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from bus import limits
@@ -19,6 +19,7 @@ from gate.state.tenant import Clauses
 
 _BIDI: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _READER_KINDS: Final = ("agent", "role", "user")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MEDIUM_MAX_MS: Final = 36_500 * DAY_MS
 # Time to live by kind, in days: (default, most); None = none.
 TTL_DAYS: Final[dict[str, tuple[float | None, float | None]]] = {
@@ -88,9 +89,10 @@ def time_ms(value: str | None, field: str) -> int:
         at = datetime.fromisoformat(value)
         if at.utcoffset() != timedelta(0):
             raise ValueError
-        return int(at.timestamp() * 1000)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise Refused("time_not_utc", field=field) from None
+    # Whole numbers: a float would round the last moment of 9999 up into a year that can't be shown. 0 means none.
+    return (at - _EPOCH) // timedelta(milliseconds=1) or 1
 
 
 def check_readers(readers: Readers | None, field: str = "readers") -> Clauses:

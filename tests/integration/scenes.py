@@ -1,4 +1,6 @@
-"""What tests of the whole do again and again in a world: bring a document in, let an agent be served it, kill and wait."""
+"""What tests of the whole do again and again in a world: bring a document in, let an agent be served it, kill and wait; and the
+gatekeeper in the test's own process, on the home's real broker, where a test must see live state or set the clock.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,18 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
+from broker_config.home import Home
+from broker_config.server import start_server, stop_server
 from bus.frames import AdmProject, Receipt, decode_reply
+from gate.paths import Paths
+from gate.service import opened
+from gate.shard import Shard
 
 from .world import UP_S, World
 
@@ -79,3 +86,39 @@ async def kill_and_wait(world: World, process: str) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"no {process} after {UP_S} s: {supervisor.read_status(world.home)}")
+
+
+# --- without the home's own processes -----------------------------------------------------------------
+@contextmanager
+def broker_alone(home: Home) -> Iterator[None]:
+    """The home's broker without a gatekeeper. The home is down before and after."""
+    supervisor.stop(home)
+    child = start_server(home)
+    try:
+        yield
+    finally:
+        stop_server(child, home)
+
+
+@asynccontextmanager
+async def in_process(home: Home) -> AsyncIterator[Shard]:
+    """A gatekeeper that serves from this process; the home's broker runs. `shard.now_ms` may be replaced."""
+    async with opened(Paths(home.path), home.url) as (shard, nc):
+        work = (shard.writes.run(), shard.sequencer.run(), shard.recalls.run_asks(), shard.recalls.run_records())
+        pumps = [asyncio.create_task(w) for w in work]
+        for subject, handler in (
+            ("in.0.>", shard.intake.on_memory),
+            ("op.0.>", shard.intake.on_operator),
+            ("adm.0.>", shard.intake.on_admin),
+        ):
+            await nc.subscribe(subject, cb=handler)
+        await nc.flush()
+        await nc.flush()
+        shard.state, shard.intake.open = "ready", True
+        try:
+            yield shard
+        finally:
+            shard.intake.open = False
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -13,9 +13,10 @@ import bus
 from bus.errors import Conflict, Denied, Rejected
 from bus.frames import Case, Notice, Recall, Receipt
 
-from .scenes import EXTERNAL, OWN, add_project, document, kill_and_wait, set_project
+from .scenes import EXTERNAL, OWN, add_project, broker_alone, document, in_process, kill_and_wait, set_project
 from .world import World, running
 
+MINUTE_MS = 60_000
 _fresh = itertools.count()
 
 
@@ -26,19 +27,13 @@ async def project(world: World, *agents: str) -> AsyncIterator[tuple[str, dict[s
     name = f"case{n}"
     await add_project(world, name)
     await world.add(f"ops{n}", name, role="operator", see=("public", "internal", "restricted"))
-    clients: dict[str, bus.MemoryBus] = {}
-    async with world.desk(f"ops{n}") as desk:
-        stack = []
-        try:
-            for agent in agents:
-                await world.add(f"{agent}{n}", name)
-                opened = world.agent(f"{agent}{n}", name)
-                clients[agent] = await opened.__aenter__()
-                stack.append(opened)
-            yield name, clients, desk
-        finally:
-            for opened in reversed(stack):
-                await opened.__aexit__(None, None, None)
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(world.desk(f"ops{n}"))
+        clients: dict[str, bus.MemoryBus] = {}
+        for agent in agents:
+            await world.add(f"{agent}{n}", name)
+            clients[agent] = await stack.enter_async_context(world.agent(f"{agent}{n}", name))
+        yield name, clients, desk
 
 
 async def family(memory: bus.MemoryBus, subject: str) -> list[Receipt]:
@@ -519,4 +514,41 @@ def test_holds_exposure_and_notices_survive_a_kill() -> None:
             assert await readable(writer, wanted) == wanted
 
     with running() as world:
+        asyncio.run(scenario(world))
+
+
+# --- what time does -----------------------------------------------------------------------------------
+def test_a_plan_is_good_for_an_hour_and_a_suspect_s_hold_for_a_day() -> None:
+    async def scenario(world: World) -> None:
+        async with AsyncExitStack() as stack:
+            shard = await stack.enter_async_context(in_process(world.home))
+            await world.add("writer")
+            await world.add("thinker")
+            writer = await stack.enter_async_context(world.agent("writer"))
+            thinker = await stack.enter_async_context(world.agent("thinker"))
+            root = await writer.write("The orchid greenhouse heating fails in cold nights")
+            for place in ("northern", "southern", "eastern"):
+                await writer.write(f"Cold nights: greenhouse heating of orchids in the {place} wing fails")
+            async with thinker.run("r"):
+                assert (await thinker.get(root.id)).ids == [root.id]
+                near = await thinker.write("In cold nights, greenhouse heating may well fail us")
+            async with world.desk() as desk:
+                old, fresh = await desk.plan(root.id), await desk.plan(root.id, suspects=True)
+                start = shard.now_ms()
+                shard.now_ms = lambda: start + 59 * MINUTE_MS
+                case = await desk.apply(fresh.plan, "within the hour")
+                shard.now_ms = lambda: start + 61 * MINUTE_MS
+                with pytest.raises(Conflict) as expired:
+                    await desk.apply(old.plan, "after it")
+                assert expired.value.reason == "plan_unknown"
+                (tenant,) = shard.tenants.values()
+                for minutes, left in ((59 + 24 * 60 - 1, set()), (59 + 24 * 60, {near.id})):
+                    shard.now_ms = lambda at=minutes: start + at * MINUTE_MS  # type: ignore[misc]
+                    await shard.holds.release_overdue(tenant)
+                    assert await readable(writer, {root.id, near.id}) == left
+                states = {c.case: c.state for c in await desk.cases()}
+                assert states.pop(case.case) == "open"  # the case itself has no end of its own
+                assert list(states.values()) == ["released"]
+
+    with running() as world, broker_alone(world.home):
         asyncio.run(scenario(world))

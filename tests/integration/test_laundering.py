@@ -6,14 +6,29 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 
+from broker_config import supervisor
 from bus.errors import Denied
 from bus.frames import Receipt
 
-from .scenes import EXTERNAL, OWN, add_project, document, in_another_process, kill_and_wait, served, set_project
-from .world import World, running
+from .scenes import (
+    EXTERNAL,
+    OWN,
+    add_project,
+    broker_alone,
+    document,
+    in_another_process,
+    in_process,
+    kill_and_wait,
+    served,
+    set_project,
+)
+from .world import UP_S, World, running
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +36,15 @@ def world() -> Iterator[World]:
     """A home of this module's own: its processes are killed."""
     with running() as world:
         yield world
+
+
+@contextmanager
+def gatekeeper_down(world: World) -> Iterator[None]:
+    try:
+        with broker_alone(world.home):
+            yield
+    finally:
+        supervisor.start(world.home, detach=True, ready_timeout_s=UP_S)
 
 
 def assert_tainted(receipt: Receipt, source: str) -> None:
@@ -245,3 +269,47 @@ def test_a_recall_that_is_on_its_way_when_its_context_is_closed_is_not_answered(
             assert seen.keys() == {"recall", "context_changed"}
 
     asyncio.run(scenario())
+
+
+def test_a_context_ends_a_day_after_its_last_read_and_not_before(world: World) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            shard = await stack.enter_async_context(in_process(world.home))
+            await world.add("sleeper")
+            memory = await stack.enter_async_context(world.agent("sleeper"))
+            desk = await stack.enter_async_context(world.desk())
+            source = await document(world, "swan", "Swan feed is ordered from mill tamarind on the first of each month")
+            start = shard.now_ms()
+
+            def later(hours: float) -> None:
+                shard.now_ms = lambda: start + int(hours * HOUR_MS)
+
+            assert (await memory.get(source)).ids == [source]
+            later(20)
+            assert (await memory.write("The radio plays softly")).trust_floor == EXTERNAL
+            assert (await memory.query("anything else about bicycles?")).recall_id  # a read, whatever it brings
+            later(43)  # 23 hours after that read
+            assert (await memory.write("The radio plays loudly")).trust_floor == EXTERNAL
+            assert (await desk.context("sleeper")).epoch == 0
+            later(45)
+            assert (await memory.write("The radio is off")).trust_floor == OWN  # writing is no reading: 25 hours
+            assert (await desk.context("sleeper")).epoch == 1
+            assert (await memory.get(source)).ids == [source]
+            assert (await memory.write("The radio is on")).trust_floor == EXTERNAL
+
+    with gatekeeper_down(world):
+        asyncio.run(scenario())
+
+
+def test_a_project_may_keep_contexts_for_ever(world: World) -> None:
+    async def scenario() -> None:
+        async with in_process(world.home) as shard:
+            await add_project(world, "elephants", context_idle_hours=0)
+            source = await document(world, "elephant", "Elephants drink at the pond called Mirabelle", "elephants")
+            async with served(world, "mahout", source, "where do elephants drink?", "elephants") as memory:
+                start = shard.now_ms()
+                shard.now_ms = lambda: start + 20 * 24 * HOUR_MS
+                assert (await memory.write("It rains")).trust_floor == EXTERNAL
+
+    with gatekeeper_down(world):
+        asyncio.run(scenario())

@@ -1,0 +1,73 @@
+"""Start-up: a restart that replays into live state beside whole projections, and a rebuild of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from broker_config import supervisor
+from broker_config.home import Home
+from broker_config.server import start_server, stop_server
+from broker_config.supervision import GATEKEEPER_ENV, gatekeeper_command
+
+from .rows import Budget, Row
+from .stand import UP_S, standing
+from .traffic import seed
+
+EVENTS: Final = 30_000
+QUERIES: Final = 3_000
+
+
+async def rebuild(big: bool) -> AsyncIterator[Row]:
+    """Events a second of a replay: 30,000 memories (100,000 with --big) and 3,000 recalls."""
+    total = 100_000 if big else EVENTS
+    async with standing(1, 8) as stand:
+        agents = [f"t0/a{i}" for i in range(8)]
+        await stand.open(agents)
+        await seed(stand, agents, total)
+        await stand.run("query", agents, 64, QUERIES)
+        await asyncio.to_thread(supervisor.stop, stand.home)
+        start = time.monotonic()
+        await asyncio.to_thread(supervisor.start, stand.home, detach=True, ready_timeout_s=UP_S)
+        ready = time.monotonic() - start
+        replayed = (await _status(stand.home))["replayed"]
+        yield Row(
+            bench="rebuild", name="replay into live state at a restart", value=replayed["events"] / replayed["seconds"],
+            unit="events/s", budget=Budget(">=", 18_000),
+            note=f"{replayed['events']:.0f} events, {replayed['reads']:.0f} recalls in {replayed['seconds']:.2f} s; "
+            f"the home was ready after {ready:.1f} s",
+        )  # fmt: skip
+        await asyncio.to_thread(supervisor.stop, stand.home)
+        built = await asyncio.to_thread(_rebuilt, stand.home)
+        yield Row(
+            bench="rebuild", name="rebuild of every projection", value=built["replayed"] / built["seconds"], unit="events/s",
+            note=f"{built['replayed']} events, {built['reads']} recalls in {built['seconds']:.2f} s",
+        )  # fmt: skip
+
+
+async def _status(home: Home) -> dict[str, Any]:
+    from broker_config.control import Control
+
+    async with Control(home) as control:
+        return await control.status()
+
+
+def _rebuilt(home: Home) -> dict[str, Any]:
+    """`python -m gate --rebuild` on a home of which only the broker runs."""
+    import subprocess
+
+    child = start_server(home)
+    try:
+        env = {**os.environ, **GATEKEEPER_ENV, "CORDON_URL": home.url}
+        done = subprocess.run([*gatekeeper_command(home), "--rebuild"], capture_output=True, text=True, env=env, check=False)
+    finally:
+        stop_server(child, home)
+    if done.returncode != 0:
+        sys.exit(f"the rebuild failed: {done.stdout}{done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
