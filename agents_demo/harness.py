@@ -1,4 +1,6 @@
-"""Runs the scenario over a store and measures what became of the poison. The truth is kept here: who used what, as the roles report it.
+"""Runs the scenario over a store and measures what became of the poison.
+
+The truth is kept here: who used what, as the roles report it.
 
 Knows nothing of how a bus is started: an `Arena` says where each role finds its store, and what an operator's desk is.
 """

@@ -29,7 +29,8 @@ def render_text(result: dict[str, Any]) -> str:
         *(_call(a, b) for a, b in zip(plain["calls"], gated["calls"], strict=True)),
         "",
         "Then a person learns that both sources are wrong, and holds them with all that came of them:",
-        f"  {closure['members']} records in {closure['ms']:.1f} ms; of the records that truly carry the poison {closure['recall']:.0%} are held,",
+        f"  {closure['members']} records in {closure['ms']:.1f} ms; of the records that truly carry the poison "
+        f"{closure['recall']:.0%} are held,",
         f"  and {closure['precision']:.0%} of what is held truly carries it. Served while held: {gated['served_while_held']}.",
         f"  Told: {', '.join(held['told']) or 'nobody'}; acknowledged: {', '.join(held['acked']) or 'nobody'}.",
         f"  Released again: {released['members']} records, found as before: {'yes' if released['ok'] else 'no'}.",

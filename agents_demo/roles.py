@@ -1,9 +1,10 @@
-"""The roles of the swarm. Each runs as a process of its own: `python -m agents_demo.roles NAME`.
+"""The roles of the swarm. Each runs as a process of its own: `python -m agents_demo.roles`.
 
 They behave as LLM agents do: recall, restate in other words, forget to declare parents, act on what they are given. The
-harness tells a
-role its next step as a JSON line on stdin; the role answers with one JSON line: what it wrote and which recalled ids it used (`used`,
-the truth that the harness measures against), what it called, what was withheld from it.
+harness tells
+a role its next step as a JSON line on stdin; the role answers with one JSON line: what it wrote and which recalled ids
+it used (the
+truth that the harness measures against), what it called, what was withheld from it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ TASKS: Final = (
         "platform",
         "clear the build cache of the runner: which folder was cleared?",
         "clear_cache",
-        "read_only",
+        "writes_local",
         r"/var/cache/\w+",
     ),
 )

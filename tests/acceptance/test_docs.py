@@ -43,8 +43,10 @@ def folder() -> Iterator[Path]:
 
 def run(folder: Path, script: str) -> str:
     bin_ = str(Path(sys.executable).parent)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("CORDON_")} | {"PATH": f"{bin_}:{os.environ['PATH']}", "NO_COLOR": "1"}
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CORDON_")}
+    env |= {"PATH": f"{bin_}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -57,7 +59,7 @@ def console(text: str) -> str:
 @pytest.mark.parametrize("name", RUN)
 def test_every_command_and_snippet_runs(name: str, folder: Path) -> None:
     found = blocks(name)
-    script = []
+    script: list[str] = []
     for i, block in enumerate(found):
         if block.language == "python":
             if script:

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gate.containment.closure import Adjacency
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.reading.admit import Admission
+from gate.reading.ask import Ask
 from gate.reading.retrieve import Candidates, candidates
 from gate.writing.redact import redact
 from gate.writing.screen import screen
@@ -51,16 +53,20 @@ async def decide(big: bool) -> AsyncIterator[Row]:
         vectors = embedder.encode([a.text for a in asks])
         found, _ = candidates(state.tenant, project, index, asks, vectors, state.now_ms)
 
-        def once(asks: list[object] = asks, vectors: object = vectors, found: Candidates = found) -> None:
-            fresh = [state.ask("p1", a.text) for a in asks]  # type: ignore[attr-defined]
-            admission.decide(state.tenant, project, index, fresh, vectors, found, state.now_ms)  # type: ignore[arg-type]
+        def once(asks: list[Ask] = asks, vectors: npt.NDArray[np.float32] = vectors, found: Candidates = found) -> None:
+            fresh = [state.ask("p1", a.text) for a in asks]
+            admission.decide(state.tenant, project, index, fresh, vectors, found, state.now_ms)
 
         p50, p99 = timed(once, 300)
         each = len(found.seqs) / batch
         yield Row(
-            bench="decide", name=f"policy + gate, {each:.0f} candidates, {batch} question{'s' * (batch > 1)} at once", value=p50 / batch,
-            unit="ms", budget=Budget("<=", 0.5), note=f"a question, hot; p99 {p99 / batch:.2f} ms",
-        )  # fmt: skip
+            bench="decide",
+            name=f"policy + gate, {each:.0f} candidates, {batch} question{'s' * (batch > 1)} at once",
+            value=p50 / batch,
+            unit="ms",
+            budget=Budget("<=", 0.5),
+            note=f"a question, hot; p99 {p99 / batch:.2f} ms",
+        )
 
 
 async def screening(big: bool) -> AsyncIterator[Row]:
@@ -70,9 +76,13 @@ async def screening(big: bool) -> AsyncIterator[Row]:
     p50, p99 = timed(lambda: [screen(redact(d).text, origin=1) for d in drafts], 200)
     only, _ = timed(lambda: [redact(d) for d in drafts], 200)
     yield Row(
-        bench="screen", name=f"redaction + screening, {DRAFT_CHARS} characters", value=p50 / BATCH, unit="ms",
-        budget=Budget("<=", 0.5), note=f"redaction alone {only / BATCH:.3f}; p99 of a batch {p99 / BATCH:.3f}",
-    )  # fmt: skip
+        bench="screen",
+        name=f"redaction + screening, {DRAFT_CHARS} characters",
+        value=p50 / BATCH,
+        unit="ms",
+        budget=Budget("<=", 0.5),
+        note=f"redaction alone {only / BATCH:.3f}; p99 of a batch {p99 / BATCH:.3f}",
+    )
 
 
 async def closure(big: bool) -> AsyncIterator[Row]:
@@ -84,9 +94,13 @@ async def closure(big: bool) -> AsyncIterator[Row]:
             p50, p99 = timed(lambda root=root, graph=graph: graph.closure([root]), 30)  # type: ignore[misc]
             limit = CLOSURE_BUDGET_MS.get((nodes, size))
             yield Row(
-                bench="closure", name=f"closure of {reached:,} of {nodes:,} nodes", value=p50, unit="ms",
-                budget=Budget("<=", limit) if limit else None, note=f"{graph.edges:,} edges; p99 {p99:.2f} ms",
-            )  # fmt: skip
+                bench="closure",
+                name=f"closure of {reached:,} of {nodes:,} nodes",
+                value=p50,
+                unit="ms",
+                budget=Budget("<=", limit) if limit else None,
+                note=f"{graph.edges:,} edges; p99 {p99:.2f} ms",
+            )
 
 
 def _graph(nodes: int) -> Adjacency:

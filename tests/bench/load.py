@@ -86,7 +86,9 @@ class Load:
     async def open(self, agents: list[Agent]) -> None:
         for a in agents:
             key = parse_creds(Path(a.creds).read_text()).key
-            nc = await nats.connect(self.url, user_credentials=a.creds, inbox_prefix=f"_INBOX.{key}".encode(), pending_size=64 << 20)
+            nc = await nats.connect(
+                self.url, user_credentials=a.creds, inbox_prefix=f"_INBOX.{key}".encode(), pending_size=64 << 20
+            )
             self.clients[f"{a.tenant}/{a.name}"] = (nc, a.tenant, key)
 
     async def run(self, r: Run) -> Figures:
@@ -173,8 +175,11 @@ async def main(url: str) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
         command = msgspec.json.decode(line, type=Open | Run)
-        result = await load.run(command) if isinstance(command, Run) else await load.open(command.agents)
-        print(msgspec.json.encode(result).decode(), flush=True)
+        if isinstance(command, Run):
+            print(msgspec.json.encode(await load.run(command)).decode(), flush=True)
+        else:
+            await load.open(command.agents)
+            print("null", flush=True)
     for nc, _, _ in load.clients.values():
         await nc.close()
 

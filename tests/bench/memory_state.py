@@ -40,19 +40,28 @@ class InMemory:
         for i in range(len(texts)):
             self._apply(
                 E.MemoryWritten(
-                    ms=self.now_ms - len(texts) + i, id=(first + i).to_bytes(16, "big"), project=name, agent=AGENT_ID, key="U" * 56,
-                    role="agent", origin=1, trust=400, floor=400, comp=[f"project:{name}"], nosrc=True, ctx=AGENT_ID, body=bytes(32),
+                    ms=self.now_ms - len(texts) + i,
+                    id=(first + i).to_bytes(16, "big"),
+                    project=name,
+                    agent=AGENT_ID,
+                    key="U" * 56,
+                    role="agent",
+                    origin=1,
+                    trust=400,
+                    floor=400,
+                    comp=[f"project:{name}"],
+                    nosrc=True,
+                    ctx=AGENT_ID,
+                    body=bytes(32),
                 )
-            )  # fmt: skip
+            )
         index = self.indexes[name] = ProjectIndex()
         vectors = self.embedder.encode(list(texts)).astype(np.float16).astype(np.float32)
         index.add(list(range(first, first + len(texts))), [frozenset(terms(t)) for t in texts], vectors)
         return self.tenant.projects[name], index
 
     def ask(self, project: str, text: str, k: int = 8) -> Ask:
-        rights = Rights(
-            "agent", 1, 1, CLASSIFICATIONS.index("internal"), frozenset([project]), "", frozenset(), frozenset(), ""
-        )  # fmt: skip
+        rights = Rights("agent", 1, 1, CLASSIFICATIONS.index("internal"), frozenset([project]), "", frozenset(), frozenset(), "")
         agent = self.tenant.agents.all[0]
         principal = Principal(self.tenant, agent, agent.keys[0], project, rights)
         return Ask(principal, "query", self.tenant.context_of(agent), "", "", self.now_ms, text=text, k=k)

@@ -37,17 +37,23 @@ async def rebuild(big: bool) -> AsyncIterator[Row]:
         ready = time.monotonic() - start
         replayed = (await _status(stand.home))["replayed"]
         yield Row(
-            bench="rebuild", name="replay into live state at a restart", value=replayed["events"] / replayed["seconds"],
-            unit="events/s", budget=Budget(">=", 18_000),
+            bench="rebuild",
+            name="replay into live state at a restart",
+            value=replayed["events"] / replayed["seconds"],
+            unit="events/s",
+            budget=Budget(">=", 18_000),
             note=f"{replayed['events']:.0f} events, {replayed['reads']:.0f} recalls in {replayed['seconds']:.2f} s; "
             f"the home was ready after {ready:.1f} s",
-        )  # fmt: skip
+        )
         await asyncio.to_thread(supervisor.stop, stand.home)
         built = await asyncio.to_thread(_rebuilt, stand.home)
         yield Row(
-            bench="rebuild", name="rebuild of every projection", value=built["replayed"] / built["seconds"], unit="events/s",
+            bench="rebuild",
+            name="rebuild of every projection",
+            value=built["replayed"] / built["seconds"],
+            unit="events/s",
             note=f"{built['replayed']} events, {built['reads']} recalls in {built['seconds']:.2f} s",
-        )  # fmt: skip
+        )
 
 
 async def _status(home: Home) -> dict[str, Any]:

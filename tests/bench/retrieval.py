@@ -13,7 +13,6 @@ import numpy as np
 from gate.model.datasets import DataMissing, data_file
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
-from gate.projections.catalog import Catalog
 from gate.projections.lexical import terms
 from gate.projections.vectors import ExactVectors, HnswVectors
 from gate.reading.admit import Admission
@@ -86,9 +85,12 @@ async def recall(big: bool) -> AsyncIterator[Row]:
     for lane, by_k in hits.items():
         for k, values in by_k.items():
             yield Row(
-                bench="recall", name=f"LoCoMo recall@{k}, {lane}", value=statistics.fmean(values), unit="",
+                bench="recall",
+                name=f"LoCoMo recall@{k}, {lane}",
+                value=statistics.fmean(values),
+                unit="",
                 note=f"{questions_all:,} questions" if k == AT[0] else "",
-            )  # fmt: skip
+            )
 
 
 async def hnsw(big: bool) -> AsyncIterator[Row]:
@@ -108,9 +110,17 @@ async def hnsw(big: bool) -> AsyncIterator[Row]:
         graph, _ = timed(lambda index=approximate, one=one: index.search(one, 64, [None]), 100)  # type: ignore[misc]
         sixteen, _ = timed(lambda exact=exact: exact.search(questions[:16], 64, [None] * 16), 50)  # type: ignore[misc]
         yield Row(
-            bench="hnsw", name=f"hnswlib recall@64 against exact, {size:,} vectors", value=float(np.mean(shares)), unit="",
+            bench="hnsw",
+            name=f"hnswlib recall@64 against exact, {size:,} vectors",
+            value=float(np.mean(shares)),
+            unit="",
             note=f"exact {scan:.2f} ms a search, {sixteen / 16:.2f} in sixteens",
-        )  # fmt: skip
+        )
         yield Row(
-            bench="hnsw", name=f"hnswlib search, {size:,} vectors", value=graph, unit="ms", raw_name="exact", raw=scan,
-        )  # fmt: skip
+            bench="hnsw",
+            name=f"hnswlib search, {size:,} vectors",
+            value=graph,
+            unit="ms",
+            raw_name="exact",
+            raw=scan,
+        )

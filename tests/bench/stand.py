@@ -188,10 +188,14 @@ def _with_echo(jwt: str, tenant: Tenant, operator: Keypair, core: str) -> str:
     account: dict[str, Any] = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     account["nats"]["imports"].append(
         {
-            "name": "echo", "subject": f"in.{ECHO_SHARD}.{tenant.account}.>", "local_subject": f"echo.{tenant.name}.>",
-            "account": core, "type": "service", "share": True,
+            "name": "echo",
+            "subject": f"in.{ECHO_SHARD}.{tenant.account}.>",
+            "local_subject": f"echo.{tenant.name}.>",
+            "account": core,
+            "type": "service",
+            "share": True,
         }
-    )  # fmt: skip
+    )
     for scope in account["nats"]["signing_keys"]:
         if scope["role"] == "agent":
             scope["template"]["pub"]["allow"].append(f"echo.{tenant.name}.*.*.{{{{subject()}}}}")
@@ -224,8 +228,6 @@ async def _add_agent(stand: Stand, trust: Trust, tenant: Tenant, asked: AgentReq
     key, path = keypair("user"), stand.home.agent_creds(tenant.name, asked.name)
     write_private(path, creds_text(trust.agent_jwt(asked, key.public), key))
     await stand.control._ask(
-        AdmAgent(
-            action="add", account=tenant.account, name=asked.name, key=key.public, role=asked.role, projects=list(PROJECTS)
-        )
-    )  # fmt: skip
+        AdmAgent(action="add", account=tenant.account, name=asked.name, key=key.public, role=asked.role, projects=list(PROJECTS))
+    )
     stand.agents[f"{tenant.name}/{asked.name}"] = Agent(tenant.name, asked.name, str(path))

@@ -1,4 +1,5 @@
-"""Texts to write and questions to ask, about as long as agents' memories. Sentences of LoCoMo when its file is there (CORDON_DATA),
+"""Texts to write and questions to ask, about as long as agents' memories. Sentences of LoCoMo when its file is there
+(CORDON_DATA),
 else words of an invented language with the word frequencies of a natural one. A seed gives the same texts again.
 """
 
@@ -18,9 +19,7 @@ _WORDS: Final = 4_000
 @cache
 def _vocabulary() -> list[str]:
     rng = random.Random(7)
-    return [
-        "".join(rng.choice("bcdfglmnprstv") + rng.choice("aeiou") for _ in range(rng.randint(2, 4))) for _ in range(_WORDS)
-    ]
+    return ["".join(rng.choice("bcdfglmnprstv") + rng.choice("aeiou") for _ in range(rng.randint(2, 4))) for _ in range(_WORDS)]
 
 
 @cache

@@ -70,23 +70,36 @@ async def _queries(stand: Stand, agents: list[str], size: str) -> AsyncIterator[
     note = f"{size} memories, {texts.source()}; the echo is a process of its own under the same kind of import"
     echoes, things, cpu = await beside.rounds("query", 1, 500, 1, 1_000)
     yield Row(
-        bench="query", name=f"query p50, 1 in flight, {size}", value=_median([t.p50 for t in things]) * 1e3, unit="ms",
-        raw_name="echo", raw=_median([e.p50 for e in echoes]) * 1e3, budget=Budget("<=", 12, "ratio"),
+        bench="query",
+        name=f"query p50, 1 in flight, {size}",
+        value=_median([t.p50 for t in things]) * 1e3,
+        unit="ms",
+        raw_name="echo",
+        raw=_median([e.p50 for e in echoes]) * 1e3,
+        budget=Budget("<=", 12, "ratio"),
         note=f"{note}; CPU {cpu:.2f} ms; p99 {_median([t.p99 for t in things]) * 1e3:.1f} ms",
-    )  # fmt: skip
+    )
     for in_flight in (16, 64):
         echoes, things, cpu = await beside.rounds("query", in_flight, 3_000, in_flight, 8_000)
         rate, client = _median([t.rate for t in things]), _median([t.cpu / t.seconds for t in things])
         yield Row(
-            bench="query", name=f"queries, {in_flight} in flight, {size}", value=rate, unit="/s", raw_name="echo",
-            raw=_median([e.rate for e in echoes]), budget=Budget(">=", 0.06, "ratio") if in_flight == 64 else None,
+            bench="query",
+            name=f"queries, {in_flight} in flight, {size}",
+            value=rate,
+            unit="/s",
+            raw_name="echo",
+            raw=_median([e.rate for e in echoes]),
+            budget=Budget(">=", 0.06, "ratio") if in_flight == 64 else None,
             note=f"p50 {_median([t.p50 for t in things]) * 1e3:.1f} ms, p99 {_median([t.p99 for t in things]) * 1e3:.1f}; "
             f"{things[0].items / things[0].total:.1f} items each; load generator {client:.0%} of a core",
-        )  # fmt: skip
+        )
         yield Row(
-            bench="query", name=f"gatekeeper CPU a query, {in_flight} in flight, {size}", value=cpu, unit="ms",
+            bench="query",
+            name=f"gatekeeper CPU a query, {in_flight} in flight, {size}",
+            value=cpu,
+            unit="ms",
             budget=Budget("<=", 0.9) if in_flight == 64 else None,
-        )  # fmt: skip
+        )
 
 
 async def write(big: bool) -> AsyncIterator[Row]:
@@ -111,7 +124,9 @@ async def _writes(tenants: int, agents: int, memories: int, context: int) -> Asy
         for in_flight in (1, 64, 256) if tenants == 1 else (256,):
             total = {1: 500, 64: 3_000, 256: 6_000}[in_flight]
             before = await stand.status()
-            echoes, things, cpu = await beside.rounds("write", in_flight, total, min(64, in_flight), 1_000 if in_flight == 1 else 8_000)
+            echoes, things, cpu = await beside.rounds(
+                "write", in_flight, total, min(64, in_flight), 1_000 if in_flight == 1 else 8_000
+            )
             after = await stand.status()
             raws = [await stand.run("raw", ["core/bench"], in_flight, 400 if in_flight == 1 else 2_000) for _ in range(ROUNDS)]
             per_message = (after["events"] - before["events"]) / (after["blocks"] - before["blocks"])
@@ -123,20 +138,32 @@ async def _writes(tenants: int, agents: int, memories: int, context: int) -> Asy
             )
             full = in_flight == 256
             yield Row(
-                bench="write", name=name, value=rate, unit="/s", raw_name="echo", raw=_median([e.rate for e in echoes]),
-                budget=Budget(">=", 0.14, "ratio") if full else None, note=note,
-            )  # fmt: skip
+                bench="write",
+                name=name,
+                value=rate,
+                unit="/s",
+                raw_name="echo",
+                raw=_median([e.rate for e in echoes]),
+                budget=Budget(">=", 0.14, "ratio") if full else None,
+                note=note,
+            )
             yield Row(
                 bench="write", name=name, value=rate, unit="/s", raw_name="JetStream singles", raw=_median([x.rate for x in raws])
             )
             yield Row(
-                bench="write", name=f"gatekeeper CPU a write, {in_flight} in flight, {said}", value=cpu, unit="ms",
+                bench="write",
+                name=f"gatekeeper CPU a write, {in_flight} in flight, {said}",
+                value=cpu,
+                unit="ms",
                 budget=Budget("<=", 0.4) if full else None,
-            )  # fmt: skip
+            )
             yield Row(
-                bench="write", name=f"memories a ledger message, {in_flight} in flight, {said}", value=per_message, unit="memories",
+                bench="write",
+                name=f"memories a ledger message, {in_flight} in flight, {said}",
+                value=per_message,
+                unit="memories",
                 budget=Budget(">=", 40) if full else None,
-            )  # fmt: skip
+            )
 
 
 async def memory(big: bool) -> AsyncIterator[Row]:
@@ -151,9 +178,13 @@ async def memory(big: bool) -> AsyncIterator[Row]:
             await stand.run("query", agents, 64, 2_000)
             limit = round(450 + 2.5 * size / 1024, 0)
             yield Row(
-                bench="memory", name=f"gatekeeper RSS, {size:,} memories", value=stand.gatekeeper.rss_mb(), unit="MB",
-                budget=Budget("<=", limit), note="450 MB + 2.5 KB a memory",
-            )  # fmt: skip
+                bench="memory",
+                name=f"gatekeeper RSS, {size:,} memories",
+                value=stand.gatekeeper.rss_mb(),
+                unit="MB",
+                budget=Budget("<=", limit),
+                note="450 MB + 2.5 KB a memory",
+            )
 
 
 async def hold(big: bool) -> AsyncIterator[Row]:
@@ -179,9 +210,15 @@ async def hold(big: bool) -> AsyncIterator[Row]:
             released.append(_now() - start)
         echo = await stand.run("echo", agents[:1], 1, 1_000)
         yield Row(
-            bench="hold", name=f"hold of {case.count} members, to the receipt", value=_median(times[2:]) * 1e3, unit="ms",
-            raw_name="echo", raw=echo.p50 * 1e3, budget=Budget("<=", 15), note=f"{inside[-1]}; the median of 7 after 2 to warm up",
-        )  # fmt: skip
+            bench="hold",
+            name=f"hold of {case.count} members, to the receipt",
+            value=_median(times[2:]) * 1e3,
+            unit="ms",
+            raw_name="echo",
+            raw=echo.p50 * 1e3,
+            budget=Budget("<=", 15),
+            note=f"{inside[-1]}; the median of 7 after 2 to warm up",
+        )
         yield Row(bench="hold", name=f"release of {case.count} members", value=_median(released[2:]) * 1e3, unit="ms")
 
 
