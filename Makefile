@@ -27,7 +27,7 @@ test: lint
 	$(BIN)/pytest -m 'not slow' tests/unit tests/contract tests/integration tests/acceptance
 
 test-slow: $(STAMP)
-	$(BIN)/pytest -m slow --timeout 900 tests/unit tests/contract tests/integration tests/acceptance tests/simulation
+	$(BIN)/pytest -m slow --timeout 900 tests/unit tests/contract tests/integration tests/acceptance
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench

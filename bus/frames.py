@@ -579,7 +579,10 @@ VERB_OF: dict[type[Frame], str] = {
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
     AdmVerify: "verify",
 }  # fmt: skip
-FRAME_BYTES_MAX: dict[type[Frame], int] = {Draft: limits.DRAFT_FRAME_BYTES_MAX}  # others: QUERY_FRAME_BYTES_MAX
+FRAME_BYTES_MAX: dict[type[Frame], int] = {  # others: QUERY_FRAME_BYTES_MAX
+    Draft: limits.DRAFT_FRAME_BYTES_MAX,
+    AdmRegistry: limits.REGISTRY_FRAME_BYTES_MAX,
+}
 
 _encoder = msgspec.json.Encoder()
 _reply_decoder = msgspec.json.Decoder(Reply)

@@ -310,7 +310,7 @@ class Intake:
         try:
             if verb not in ADMIN_VERBS:
                 raise Refused("verb_unknown")
-            req = _decoded(_decode_admin, m.data)
+            req = _decoded(_decode_admin, m.data, limits.REGISTRY_FRAME_BYTES_MAX)
             request_id = _checked(req)
             if frames.VERB_OF[type(req)] != verb:
                 raise Refused("malformed_frame")
@@ -370,9 +370,9 @@ def _decode(verb: str, data: bytes) -> Frame:
     return frame
 
 
-def _decoded(decode: Any, data: bytes) -> Any:
-    if len(data) > limits.DRAFT_FRAME_BYTES_MAX:
-        raise Refused("frame_too_large", limit=limits.DRAFT_FRAME_BYTES_MAX)
+def _decoded(decode: Any, data: bytes, most: int = limits.DRAFT_FRAME_BYTES_MAX) -> Any:
+    if len(data) > most:
+        raise Refused("frame_too_large", limit=most)
     try:
         return decode(data)
     except msgspec.ValidationError as e:

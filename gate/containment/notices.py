@@ -45,7 +45,7 @@ class Notices:
         c = t.columns
         groups: dict[tuple[str, int], list[str]] = {}
         for s in case.all_members().tolist():
-            if not int(c.user[s]) and not int(c.readers[s]):
+            if not int(c.user[s]) and not int(c.readers[s]) and not bool(c.opt_out[s]):
                 groups.setdefault((t.project_names[int(c.project[s])], int(c.cls[s])), []).append(t.memory_id(s))
         for (project, cls), found in groups.items():
             for i in range(0, len(found), PAGE_ITEMS_MAX):

@@ -164,8 +164,9 @@ class Tenant:
                 if event.kind == "recall":
                     self.cases[event.case].acked.add(agent.number)
             case E.ContextClosed():
-                root = self.agents.by_id[event.ctx]
-                self.context_of(root).begin_epoch(event.epoch)
+                ctx = self.context_of(self.agents.by_id[event.ctx])
+                if event.epoch > ctx.epoch:  # else it went idle and was read again while the close was written
+                    ctx.begin_epoch(event.epoch)
             case E.TenantAdded():
                 self.name = event.name
             case E.ProjectChanged():

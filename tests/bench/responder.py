@@ -15,12 +15,23 @@ from nats.aio.msg import Msg
 from bus.identity import parse_creds
 
 
+async def _ignore(error: Exception) -> None:
+    """The broker may stop before this process does."""
+
+
 async def main(url: str, creds: str, subject: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     with open(creds) as file:
         key = parse_creds(file.read()).key
-    nc = await nats.connect(url, user_credentials=creds, inbox_prefix=f"_INBOX.{key}".encode(), flusher_queue_size=65_536)
+    nc = await nats.connect(
+        url,
+        user_credentials=creds,
+        inbox_prefix=f"_INBOX.{key}".encode(),
+        flusher_queue_size=65_536,
+        allow_reconnect=False,
+        error_cb=_ignore,
+    )
 
     async def echo(m: Msg) -> None:
         await nc.publish(m.reply, m.data)

@@ -32,6 +32,8 @@ from .scenes import broker_alone, document, in_process
 from .stored import core_client, streams
 from .world import UP_S, World, running
 
+pytestmark = pytest.mark.slow  # kills, restarts and whole rebuilds: minutes, not seconds
+
 EXIT_REFUSED = 65
 
 

@@ -23,6 +23,8 @@ from .scenes import kill_and_wait
 from .stored import core_client, streams
 from .world import UP_S, World, running, until
 
+pytestmark = pytest.mark.slow  # kills, restarts and whole rebuilds: minutes, not seconds
+
 
 class Ambush(Relay):
     """A line between gatekeeper and broker that, once armed, forwards one append and swallows what the broker says after it."""
