@@ -93,7 +93,7 @@ class Admission:
         decision, reasons = policy.decide(rows, ask)
         score, lowered = self._gate(project, index, vectors, found)
         if lowered is not None:
-            hit = lowered & (decision < policy.RANK_DOWN)
+            hit = lowered & (decision == policy.ADMIT)
             reasons |= hit.astype(np.int32) << policy.GATE_BIT
             if project.settings.gate == "enforce":
                 decision = np.where(hit, np.int8(policy.RANK_DOWN), decision)
@@ -105,7 +105,7 @@ class Admission:
         for i, a in enumerate(asks):
             s = slice(int(starts[i]), int(starts[i + 1]))
             dec = _shadow(decision[s], reasons[s], a) if shadow else decision[s]
-            order = np.lexsort((-seqs[s], age[s], -worth[s], dec == policy.RANK_DOWN))
+            order = np.lexsort((-seqs[s], age[s], -worth[s], dec != policy.ADMIT))
             open_ = [int(j) for j in order if dec[j] < policy.QUARANTINE]
             for j in spread(open_, rows.actor[s], c.evroot[seqs[s]], a.k):
                 n = s.start + j

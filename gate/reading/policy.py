@@ -20,6 +20,8 @@ from gate.state.columns import REVIEW_ACCEPTED, Columns
 
 ADMIT, SUMMARY, RANK_DOWN, QUARANTINE, DENY = range(5)
 assert DECISIONS[DENY] == "deny"
+# By decision: an excerpt is stricter than the whole text further down.
+STRICTNESS: Final = np.array([0, 2, 1, 3, 4], np.int8)
 NONE, READ_ONLY, WRITES_LOCAL, EXTERNAL_EFFECT, PRIVILEGED = range(5)
 assert RISKS[PRIVILEGED] == "privileged"
 
@@ -216,7 +218,7 @@ def decide(rows: Rows, ask: Ask) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.i
     for bit, rule in enumerate(RULES):
         hit = rule.hit(rows, ask)
         if hit.any():
-            np.maximum(decision, np.where(hit, np.int8(rule.decision), np.int8(0)), out=decision)
+            decision[hit & (STRICTNESS[decision] < STRICTNESS[rule.decision])] = rule.decision
             reasons |= hit.astype(np.int32) << bit
     return decision, reasons
 

@@ -167,6 +167,7 @@ def _behind(past: Past, path: Path) -> None:
     shutil.copy(past.early / "shard" / path.relative_to(past.world.home.shard(0)), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [_missing, _flipped, _cut, _other_schema, _behind])
 def test_a_projection_that_can_t_be_used_is_made_again_and_the_answers_are_the_same(
     past: Past, damage: Callable[[Past, Path], None]
@@ -192,6 +193,7 @@ async def _verify(home: Home) -> dict[str, Any]:
         return await control.verify()
 
 
+@pytest.mark.slow
 def test_verify_names_a_row_of_the_catalog_that_was_edited(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -238,6 +240,7 @@ def _assert_stopped(home: Home, reason: str) -> None:
     supervisor.stop(home)
 
 
+@pytest.mark.slow
 def test_a_ledger_behind_its_projections_stops_the_shard_until_a_person_accepts_it(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -270,6 +273,7 @@ async def _goes_on(past: Past) -> None:
         assert copy.id in (await reader.query("rook towers", k=32)).ids
 
 
+@pytest.mark.slow
 def test_a_ledger_that_lost_its_tail_while_reads_kept_theirs_is_accepted_the_same_way(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -291,6 +295,7 @@ def test_a_ledger_that_lost_its_tail_while_reads_kept_theirs_is_accepted_the_sam
     supervisor.stop(home)
 
 
+@pytest.mark.slow
 def test_reads_that_lost_their_tail_while_the_ledger_kept_its_are_accepted_the_same_way(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -309,6 +314,7 @@ def test_reads_that_lost_their_tail_while_the_ledger_kept_its_are_accepted_the_s
     supervisor.stop(home)
 
 
+@pytest.mark.slow
 def test_a_missing_message_at_the_end_stops_the_shard_and_no_rebuild_makes_up_for_it(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -327,6 +333,7 @@ def test_a_missing_message_at_the_end_stops_the_shard_and_no_rebuild_makes_up_fo
         assert _gate(home, "--rebuild", "--accept-ledger", "jo")[0] == EXIT_REFUSED
 
 
+@pytest.mark.slow
 def test_a_missing_stream_is_not_made_again_and_a_foreign_one_is_not_served(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)
@@ -346,6 +353,7 @@ def test_a_missing_stream_is_not_made_again_and_a_foreign_one_is_not_served(past
     _assert_stopped(home, "stream_replaced")
 
 
+@pytest.mark.slow
 def test_a_stream_of_the_same_length_with_other_blocks_is_not_served(past: Past) -> None:
     """The tail was lost and then written anew: only the chain tells."""
     home = past.world.home

@@ -108,8 +108,8 @@ class Story:
         """A write as the sequencer gets it from the index thread."""
         return Write(
             by, check_draft(Draft(content=content, **fields), self.ms), self.context(by), list(declared), supersedes, "", "",
-            self.ms, redacted=redact(content), evidence=("https://source",) if sourced else (), screening=screening, lineage=lineage,
-            body_hash=b"h" * 32,
+            self.ms, redacted=redact(content), evidence=("https://source",) if sourced else (), screening=screening,
+            lineage=lineage, body_hash=b"h" * 32,
         )  # fmt: skip
 
 

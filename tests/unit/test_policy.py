@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,18 +26,18 @@ ROW: dict[str, Any] = {
     "valid_until": NEVER_MS, "written": NOW - DAY, "superseded": 0, "superseded_ms": 0,
 }  # fmt: skip
 ASK: dict[str, Any] = {
-    "project": 0, "clearance": 1, "readers_ok": True, "agent": STRANGER, "intent": 0, "risk": 0, "origins": 0, "history_off": False,
-    "as_of": NOW, "past": False,
+    "project": 0, "clearance": 1, "readers_ok": True, "agent": STRANGER, "intent": 0, "risk": 0, "origins": 0,
+    "history_off": False, "as_of": NOW, "past": False,
 }  # fmt: skip
 _DTYPES = {"readers_ok": np.bool_, "history_off": np.bool_, "past": np.bool_, "origins": np.int64, "as_of": np.int64}
 
 
 def risk(name: str) -> int:
-    return RISKS.index(name)  # type: ignore[arg-type]
+    return [str(r) for r in RISKS].index(name)
 
 
 def intent(name: str) -> int:
-    return INTENTS.index(name)  # type: ignore[arg-type]
+    return [str(i) for i in INTENTS].index(name)
 
 
 class Outcome(NamedTuple):
@@ -44,7 +46,7 @@ class Outcome(NamedTuple):
     constraints: list[str]
 
 
-def outcome(row: dict[str, Any] | None = None, ask: dict[str, Any] | None = None, successor_held: bool = False) -> Outcome:
+def outcome(row: Mapping[str, Any] | None = None, ask: Mapping[str, Any] | None = None, successor_held: bool = False) -> Outcome:
     """Decide on one memory (row 1; row 2 is what supersedes it, where something does)."""
     c = Columns()
     for name, value in {**ROW, **(row or {})}.items():
@@ -52,21 +54,24 @@ def outcome(row: dict[str, Any] | None = None, ask: dict[str, Any] | None = None
     c.held[2] = successor_held
     authority = np.array([False, False, True])
     rows = policy.Rows(c, np.array([1], np.int32), authority)
-    one = {n: np.array([v], _DTYPES.get(n, np.int16)) for n, v in {**ASK, **(ask or {})}.items()}
+    one: dict[str, Any] = {n: np.array([v], _DTYPES.get(n, np.int16)) for n, v in {**ASK, **(ask or {})}.items()}
     asked = policy.Ask(**one, now=NOW)
     decision, reasons = policy.decide(rows, asked)
     constraints = policy.constraints(rows, asked, decision)
     return Outcome(int(decision[0]), policy.codes(int(reasons[0])), policy.constraint_names(int(constraints[0])))
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Case(NamedTuple):
     """The rule `code` hits with these changes, and not with `beside`, which differs in as little as can be."""
 
     code: str
-    row: dict[str, Any] = {}
-    ask: dict[str, Any] = {}
-    beside_row: dict[str, Any] = {}
-    beside_ask: dict[str, Any] = {}
+    row: Mapping[str, Any] = _NOTHING
+    ask: Mapping[str, Any] = _NOTHING
+    beside_row: Mapping[str, Any] = _NOTHING
+    beside_ask: Mapping[str, Any] = _NOTHING
 
 
 EFFECT, LOCAL, PRIVILEGED = {"risk": risk("external_side_effect")}, {"risk": risk("writes_local")}, {"risk": risk("privileged")}
@@ -121,7 +126,7 @@ DECISION = {rule.code: rule.decision for rule in policy.RULES}
 def test_a_rule_hits_what_it_says_and_not_what_stands_beside_it(case: Case) -> None:
     hit = outcome(case.row, case.ask)
     assert case.code in hit.reasons
-    assert hit.decision >= DECISION[case.code]
+    assert policy.STRICTNESS[hit.decision] >= policy.STRICTNESS[DECISION[case.code]]
     assert case.code not in outcome(case.beside_row, case.beside_ask).reasons
 
 
@@ -147,6 +152,12 @@ def test_effects_outside_look_at_what_the_writer_had_seen_and_not_at_the_memory_
     assert outcome(laundered, LOCAL).decision == policy.ADMIT
     assert outcome(laundered, EFFECT).decision == policy.DENY
     assert outcome({"eff": 1000, "floor": 600}, EFFECT).decision == policy.ADMIT
+
+
+def test_an_excerpt_stays_an_excerpt_when_another_rule_only_ranks_it_down() -> None:
+    low = outcome({"eff": 250}, LOCAL)
+    assert (low.decision, low.reasons) == (policy.SUMMARY, ["trust_near_floor", "low_trust"])
+    assert outcome({"eff": 250}).decision == policy.RANK_DOWN
 
 
 # --- constraints --------------------------------------------------------------------------------------
@@ -214,7 +225,7 @@ def test_isolation_and_holds_are_absolute(row: dict[str, Any], ask: dict[str, An
 def test_every_decision_has_a_reason_that_explains_it(row: dict[str, Any], ask: dict[str, Any]) -> None:
     found = outcome(row, ask)
     assert found.reasons
-    assert found.decision == max(DECISION.get(code, policy.ADMIT) for code in found.reasons)
+    assert found.decision == max((DECISION.get(code, policy.ADMIT) for code in found.reasons), key=lambda d: policy.STRICTNESS[d])
     assert all(code in policy.SENTENCES for code in found.reasons)
 
 
