@@ -343,7 +343,12 @@ def test_watch_ends_when_its_reader_leaves(shell: Shell) -> None:
 
 def test_watch_prints_what_happens_and_ends_with_the_keyboard(shell: Shell) -> None:
     watching = subprocess.Popen(
-        [CORDON, "watch", *READER, "--json"], env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [CORDON, "watch", *READER, "--json"],
+        env=shell.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
     assert watching.stdout is not None
     os.set_blocking(watching.stdout.fileno(), False)

@@ -13,11 +13,10 @@ def test_what_one_agent_writes_another_recalls_with_attribution(shared_world: Wo
         alice = await w.add("alice", "p1")
         await w.add("bert", "p1")
         async with w.agent("alice") as memory, w.agent("bert") as reader:
-            receipt = await memory.write("The staging database uses rotating keys", evidence=["https://wiki/staging"])
+            receipt = await memory.write("The staging database Obsidiana uses rotating keys", evidence=["https://wiki/staging"])
             assert receipt.actor.key == alice.key
-            recall = await reader.query("how do we log in to the staging database?")
-            assert [i.memory.id for i in recall.admitted] == [receipt.id]
-            item = recall.admitted[0]
+            recall = await reader.query("how do we log in to the staging database Obsidiana?")
+            item = next(i for i in recall.admitted if i.memory.id == receipt.id)
             assert item.memory.actor.name == "alice"
             assert item.decision == "admit"
             assert "rotating keys" in recall.as_prompt()
