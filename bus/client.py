@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, TypedDict, Unpack
+from types import TracebackType
+from typing import NamedTuple, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -181,6 +182,11 @@ class MemoryBus:
 
         Labels raise the confidence of lineage; they never clear what was served before.
         """
+        with self._labelled(run, task=task, session=session):
+            yield
+
+    @contextmanager
+    def _labelled(self, run: str, *, task: str, session: str) -> Iterator[None]:
         outer = self._here()
         labels = Labels(run or outer.run, task or outer.task, session or outer.session)
         token = _labels.set({**_labels.get({}), self: labels})
@@ -233,6 +239,12 @@ class MemoryBus:
     async def aclose(self) -> None:
         """Disconnect; calls that wait and later ones raise Closed. `async with` does it by itself."""
         await self._session.transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
 
 
 @asynccontextmanager

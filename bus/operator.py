@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, Protocol, TypeVar
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -137,6 +138,12 @@ class Desk:
     async def aclose(self) -> None:
         """Disconnect; calls that wait and later ones raise Closed. `async with` does it by itself."""
         await self._session.transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
 
     # --- how --------------------------------------------------------------------------------------
     async def _look(self, request: OpsRequest, answer: type[A]) -> A:

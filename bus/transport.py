@@ -204,7 +204,7 @@ class NatsTransport:
         self._up.set()  # who waits for the connection learns its end
 
     def _unreachable(self) -> Unavailable:
-        return _unavailable(
+        return unavailable(
             "not_connected", f"No connection to {self._url} within {self._timing.connect_s:g} s: {self._last_error}."
         )
 
@@ -217,12 +217,12 @@ class NatsTransport:
         try:
             with anyio.move_on_after(timeout_s):
                 await self._wait_up()
-                self._check_size(payload)
+                check_size(payload, self._nc.max_payload)
                 sent = True
                 await self._nc.publish(subject, payload, reply=f"{self._inbox}.{token}")
                 await pending.done.wait()
         except nats.errors.Error as e:  # closed or its buffer full between the check and the call
-            raise self._end or _unavailable("not_connected", f"The request was not sent: {e}.") from None
+            raise self._end or unavailable("not_connected", f"The request was not sent: {e}.") from None
         finally:
             del self._pending[token]
         if pending.error:
@@ -231,7 +231,7 @@ class NatsTransport:
             answer: R = pending.answer
             return answer
         reason, what = ("timeout", "No answer") if sent else ("not_connected", "No connection")
-        raise _unavailable(reason, f"{what} within {timeout_s:.3g} s.")
+        raise unavailable(reason, f"{what} within {timeout_s:.3g} s.")
 
     async def _wait_up(self) -> None:
         # Never publish while disconnected: nats-py would buffer it and deliver it long after the caller gave up.
@@ -245,22 +245,12 @@ class NatsTransport:
         if self._up.is_set():
             self._up = anyio.Event()
 
-    def _check_size(self, payload: bytes) -> None:
-        limit = self._nc.max_payload  # requests carry no headers; those would count too, though nats-py forgets them
-        if len(payload) > limit:
-            raise FrameTooLarge(
-                f"A frame of {len(payload):,} bytes is over the broker's limit of {limit:,}.",
-                size=len(payload),
-                limit=limit,
-                advice="Send less text in one call.",
-            )
-
     async def _on_reply(self, msg: Msg) -> None:
         pending = self._pending.get(msg.subject.rpartition(".")[2])
         if pending is None:
             return
         if not msg.data and msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
-            pending.fail(_unavailable("no_responders", "The gatekeeper is not there."))
+            pending.fail(unavailable("no_responders", "The gatekeeper is not there."))
             return
         answer = pending.accept(msg.data)
         if answer is not None:
@@ -276,7 +266,7 @@ class NatsTransport:
         if scope.cancelled_caught:
             with anyio.CancelScope(shield=True):
                 await listener.aclose()
-            raise _unavailable("not_connected", "The broker did not confirm the subscription.")
+            raise unavailable("not_connected", "The broker did not confirm the subscription.")
         return listener
 
     async def _listen(self, subjects: Sequence[str], listener: _Listener) -> None:
@@ -292,7 +282,7 @@ class NatsTransport:
             await self._settle()
         except nats.errors.Error as e:
             await listener.aclose()
-            raise self._end or _unavailable("not_connected", f"The subscription was not made: {e}.") from None
+            raise self._end or unavailable("not_connected", f"The subscription was not made: {e}.") from None
 
     async def _settle(self) -> None:
         """Return when the broker has read all that was sent so far."""
@@ -314,12 +304,7 @@ class NatsTransport:
             await self._on_auth_refused()
 
     def _on_violation(self, what: str, subject: str) -> None:
-        verb = "send to" if what == "publish" else "listen to"
-        error = Denied(
-            f"The broker does not let this credential {verb} {subject}.",
-            reason="permission_violation",
-            advice="Use a credential whose role has this verb, or ask the operator for the right.",
-        )
+        error = violation(what, subject)
         for pending in [p for p in self._pending.values() if what == "publish" and p.subject == subject]:
             pending.fail(error)
         for listener in [x for x in self._listeners if what == "subscription" and x.hears(subject)]:
@@ -339,7 +324,7 @@ class NatsTransport:
 
     async def _on_disconnected(self) -> None:
         self._mark_down()
-        self._fail_pending(_unavailable("connection_lost", "The connection broke while the answer was awaited."))
+        self._fail_pending(unavailable("connection_lost", "The connection broke while the answer was awaited."))
 
     async def _on_reconnected(self) -> None:
         self._auth_refusals = 0
@@ -351,7 +336,7 @@ class NatsTransport:
         # nats-py ends by itself when the broker cuts a live connection (revoked or expired), and tells it nowhere else.
         self._last_error = str(self._nc.last_error or self._last_error)
         refused = _AUTH.search(self._last_error.lower())
-        ended = _unavailable("not_connected", f"The broker ended the connection: {self._last_error}.")
+        ended = unavailable("not_connected", f"The broker ended the connection: {self._last_error}.")
         self._finish(self._refused() if refused else ended)
         self._closed.set()
 
@@ -360,7 +345,31 @@ class NatsTransport:
             pending.fail(error)
 
 
-def _unavailable(reason: str, message: str) -> Unavailable:
+# --- what every transport raises ----------------------------------------------------------------------
+def check_size(payload: bytes, limit: int) -> None:
+    """FrameTooLarge if the broker would cut the connection for it. `limit`: the broker's max_payload, bytes."""
+    # Requests carry no headers; those would count too, though nats-py forgets them.
+    if len(payload) > limit:
+        raise FrameTooLarge(
+            f"A frame of {len(payload):,} bytes is over the broker's limit of {limit:,}.",
+            size=len(payload),
+            limit=limit,
+            advice="Send less text in one call.",
+        )
+
+
+def violation(what: str, subject: str) -> Denied:
+    """The broker forbids a `publish` to, or a `subscription` of, this subject."""
+    verb = "send to" if what == "publish" else "listen to"
+    return Denied(
+        f"The broker does not let this credential {verb} {subject}.",
+        reason="permission_violation",
+        advice="Use a credential whose role has this verb, or ask the operator for the right.",
+    )
+
+
+def unavailable(reason: str, message: str) -> Unavailable:
+    """`reason`: one of NOT_DELIVERED or OUTCOME_UNKNOWN."""
     # The gatekeeper didn't ask for a pause: the client's own back-off is enough.
     return Unavailable(message, reason=reason, advice="Check that the bus is up (`cordon status`).", retry_after_s=0.0)
 

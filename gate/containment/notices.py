@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from bus.frames import FeedKind, Notice, NoticeKind
 from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
 from gate.state.cases import CaseState
+from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 
@@ -45,6 +46,8 @@ class Notices:
         c = t.columns
         groups: dict[tuple[str, int], list[str]] = {}
         for s in case.all_members().tolist():
+            if int(c.review[s]) in (REVIEW_PENDING, REVIEW_REJECTED) or (kind == "released" and int(c.held[s])):
+                continue  # nobody was told of it, or it's held all the same
             if not int(c.user[s]) and not int(c.readers[s]) and not bool(c.opt_out[s]):
                 groups.setdefault((t.project_names[int(c.project[s])], int(c.cls[s])), []).append(t.memory_id(s))
         for (project, cls), found in groups.items():

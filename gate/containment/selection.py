@@ -44,8 +44,8 @@ async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[in
 
 def may_see(p: Principal, seq: int) -> bool:
     """Operators see full records in their projects and up to their clearance, only counts elsewhere."""
-    c = p.tenant.columns
-    return p.tenant.project_names[int(c.project[seq])] in p.rights.projects and int(c.cls[seq]) <= p.rights.clearance
+    t, at = p.tenant, p.tenant.columns.at
+    return t.project_names[at.project[seq]] in p.rights.projects and at.cls[seq] <= p.rights.clearance
 
 
 def resolve(p: Principal, id_: str) -> int:

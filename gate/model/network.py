@@ -69,7 +69,12 @@ class Gate:
     def __init__(self, network: GateNetwork, id: str, threshold: float) -> None:
         self.id = id  # name and hash of the weights
         self.threshold = threshold
-        self._network = network.eval().requires_grad_(False)
+        weights = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+        self._question, self._memory = weights["question.weight"].T.copy(), weights["memory.weight"].T.copy()
+        # Numpy for so small a network: half of torch's time for one question, the same for sixteen.
+        self._mean, self._scale = weights["mean"], weights["scale"]
+        self._hidden, self._hidden_bias = weights["hidden.weight"].T.copy(), weights["hidden.bias"]
+        self._out, self._out_bias = weights["out.weight"][0], weights["out.bias"][0]
 
     @classmethod
     def load(cls, path: Path = DEFAULT, embedder_id: str | None = None) -> Gate:
@@ -99,11 +104,10 @@ class Gate:
         if memories.shape != (n, DIM) or features.shape != (n, len(FEATURES)) or queries.shape[1:] != (DIM,):
             shapes = f"{queries.shape}, {memories.shape}, {features.shape} for {n} candidates"
             raise GateUnavailable(f"the gate got arrays of shapes {shapes}: vectors of another encoder?")
-        with torch.inference_mode():
-            logits = self._network(
-                torch.from_numpy(queries), torch.from_numpy(owner), torch.from_numpy(memories), torch.from_numpy(features)
-            )
-            scores: Floats = torch.sigmoid(logits).numpy()
+        hidden = np.maximum(((features - self._mean) * self._scale) @ self._hidden + self._hidden_bias, 0)
+        match = np.einsum("ij,ij->i", (queries @ self._question)[owner], memories @ self._memory)
+        logits = hidden @ self._out + self._out_bias + match
+        scores: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, without overflow
         if not np.isfinite(scores).all():
             raise GateUnavailable("the gate gave a score that is no number: a feature or a vector is not finite")
         return scores

@@ -110,6 +110,7 @@ class LexicalIndex:
         self._postings: dict[str, array[int]] = {}
         self._n = 0
         self._sums = np.zeros(1_024, np.float32)  # scratch of `search`, all zero between calls
+        self._last = np.zeros(1_024, np.int32)  # scratch of `search`, of no meaning between calls
 
     @property
     def n(self) -> int:
@@ -128,6 +129,7 @@ class LexicalIndex:
         self._n += len(terms_of)
         if self._n > len(self._sums):
             self._sums = np.zeros(max(self._n, 2 * len(self._sums)), np.float32)
+            self._last = np.zeros(len(self._sums), np.int32)
 
     def df(self, term: str) -> int:
         """In how many rows a term is."""
@@ -142,16 +144,21 @@ class LexicalIndex:
         views = self._views(query, allowed)
         if not views or limit <= 0:
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        sums = self._sums
+        if len(views) == 1:
+            rows, weight = views[0]
+            return _best(rows.copy(), np.full(len(rows), weight, np.float32), limit)
+        sums, found = self._sums, np.concatenate([rows for rows, _ in views])
         for rows, weight in views:
             sums[rows] += np.float32(weight)
-        found = views[0][0].copy() if len(views) == 1 else np.unique(np.concatenate([rows for rows, _ in views]))
         scores = sums[found]
         sums[found] = 0.0
-        if allowed is not None and len(views) > 1:
-            keep = allowed[found]
-            found, scores = found[keep], scores[keep]
-        return _best(found, scores, limit)
+        # Of a row that several terms found only the last mention stays; the scratch is dense, so nothing is sorted for it.
+        last, mention = self._last, np.arange(len(found), dtype=np.int32)
+        last[found] = mention
+        keep = last[found] == mention
+        if allowed is not None:
+            keep &= allowed[found]
+        return _best(found[keep], scores[keep], limit)
 
     def _views(self, query: Iterable[str], allowed: npt.NDArray[np.bool_] | None) -> list[tuple[Rows, float]]:
         """The postings to read and their idf. The views must be gone before the next `add`: an array can't grow under one."""
@@ -171,11 +178,10 @@ class LexicalIndex:
 
 
 def _best(rows: Rows, scores: Scores, limit: int) -> tuple[Rows, Scores]:
-    """The best `limit`, best first, ties by descending row. `rows` ascend."""
-    rows, scores = rows[::-1], scores[::-1]
+    """The best `limit`, best first, ties by descending row. Each row once."""
     if len(rows) > limit:
         least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
         keep = scores >= least
         rows, scores = rows[keep], scores[keep]
-    order = np.argsort(-scores, kind="stable")[:limit]
+    order = np.lexsort((-rows, -scores))[:limit]
     return rows[order], scores[order]

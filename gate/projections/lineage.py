@@ -30,7 +30,7 @@ from .queries import load_queries
 _log = logging.getLogger(__name__)
 
 SCHEMA_VERSION: Final = 1
-FLUSH_ROWS: Final = 256  # or FLUSH_S: a transaction costs 2 ms and one fdatasync, a row about 2 µs more
+FLUSH_ROWS: Final = 2_048  # or FLUSH_S: a transaction costs 2 ms and one fdatasync, a row about 2 µs more
 FLUSH_S: Final = 0.05
 TRANSACTION_ROWS_MAX: Final = 8_192  # when it is behind
 QUEUE_ROWS_MAX: Final = 500_000  # about 100 MB of tuples, and ten seconds of the fastest writing that was measured

@@ -5,6 +5,7 @@ the asks.
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -97,22 +98,22 @@ class Admission:
             reasons |= hit.astype(np.int32) << policy.GATE_BIT
             if project.settings.gate == "enforce":
                 decision = np.where(hit, np.int8(policy.RANK_DOWN), decision)
-        shadow = project.settings.mode == "shadow"
         constraints = policy.constraints(rows, ask, decision)
+        starts = np.searchsorted(owner, np.arange(len(asks) + 1))
+        if project.settings.mode == "shadow":
+            parts = [slice(a, b) for a, b in pairwise(starts.tolist())]
+            decision = np.concatenate([_shadow(decision[s], reasons[s], a) for s, a in zip(parts, asks, strict=True)])
         worth = found.fused * (500 + rows.eff) / 1500  # deterministic: fused rank by trust, then age in whole days
         age = (now_ms - c.oldest[seqs]) // DAY_MS
-        starts = np.searchsorted(owner, np.arange(len(asks) + 1))
-        for i, a in enumerate(asks):
-            s = slice(int(starts[i]), int(starts[i + 1]))
-            dec = _shadow(decision[s], reasons[s], a) if shadow else decision[s]
-            order = np.lexsort((-seqs[s], age[s], -worth[s], dec != policy.ADMIT))
-            open_ = [int(j) for j in order if dec[j] < policy.QUARANTINE]
-            for j in spread(open_, rows.actor[s], c.evroot[seqs[s]], a.k):
-                n = s.start + j
-                a.found.append(Found(int(seqs[n]), int(dec[j]), int(reasons[n]), int(constraints[n]), float(score[n])))
-            for j in np.flatnonzero(dec >= policy.QUARANTINE)[:WITHHELD_MAX]:
-                n = s.start + int(j)
-                a.withheld.append(Found(int(seqs[n]), int(dec[j]), int(reasons[n]), 0, float(score[n])))
+        order = np.lexsort((-seqs, age, -worth, decision != policy.ADMIT, owner))
+        in_order = [x[order].tolist() for x in (seqs, decision, reasons, constraints, score, rows.actor, c.evroot[seqs])]
+        for a, (start, end) in zip(asks, pairwise(starts.tolist()), strict=True):
+            ids, decided, why, bits, scores, actors, roots = (x[start:end] for x in in_order)
+            open_ = [j for j, d in enumerate(decided) if d < policy.QUARANTINE]
+            a.found += [Found(ids[j], decided[j], why[j], bits[j], scores[j]) for j in spread(open_, actors, roots, a.k)]
+            if len(open_) < len(decided):
+                closed = [j for j, d in enumerate(decided) if d >= policy.QUARANTINE][:WITHHELD_MAX]
+                a.withheld += [Found(ids[j], decided[j], why[j], 0, scores[j]) for j in closed]
             if self.gate is None or project.settings.gate == "off":
                 a.notes.append(NOTE_GATE_OFF)
 
@@ -152,30 +153,47 @@ def _asked(
     t: Tenant, project: Project, asks: list[Ask], seqs: npt.NDArray[np.int32], owner: npt.NDArray[np.int32], now_ms: int
 ) -> tuple[policy.Rows, policy.Ask]:
     """The candidates' columns, and the askers' side broadcast to them."""
-    authority = np.fromiter((agent.role in policy.AUTHORITY_ROLES for agent in t.agents.all), np.bool_, len(t.agents.all))
-    rows = policy.Rows(t.columns, seqs, authority)
+    rows = policy.Rows(t.columns, seqs, _authority(t))
     if project.special:
         readers = np.concatenate([readers_ok(t, a)[rows.readers[owner == i]] for i, a in enumerate(asks)])
     else:
         readers = np.ones(len(seqs), np.bool_)
 
-    def per(values: list[int], dtype: type) -> npt.NDArray[np.int64]:
-        spread_: npt.NDArray[np.int64] = np.array(values, dtype)[owner]
-        return spread_
-
+    sides = [
+        (
+            a.principal.rights.clearance,
+            a.principal.agent.number,
+            a.intent,
+            a.risk,
+            a.origins,
+            a.history_off,
+            a.as_of_ms or now_ms,
+            bool(a.as_of_ms),
+        )
+        for a in asks
+    ]
+    clearance, agent, intent, risk, origins, history_off, as_of, past = np.array(sides, np.int64).T[:, owner]
     return rows, policy.Ask(
         project=np.full(len(seqs), project.number, np.int16),
-        clearance=per([a.principal.rights.clearance for a in asks], np.int8),
+        clearance=clearance,
         readers_ok=readers,
-        agent=per([a.principal.agent.number for a in asks], np.int32),
-        intent=per([a.intent for a in asks], np.int8),
-        risk=per([a.risk for a in asks], np.int8),
-        origins=per([a.origins for a in asks], np.int64),
-        history_off=per([a.history_off for a in asks], np.bool_).astype(np.bool_),
-        as_of=per([a.as_of_ms or now_ms for a in asks], np.int64),
-        past=per([bool(a.as_of_ms) for a in asks], np.bool_).astype(np.bool_),
+        agent=agent,
+        intent=intent,
+        risk=risk,
+        origins=origins,
+        history_off=history_off != 0,
+        as_of=as_of,
+        past=past != 0,
         now=now_ms,
     )
+
+
+def _authority(t: Tenant) -> npt.NDArray[np.bool_]:
+    """By agent number: whether its role may set rules. Roles never change, agents only come."""
+    agents = t.agents.all
+    if len(t.authority) < len(agents):
+        t.authority = np.fromiter((a.role in policy.AUTHORITY_ROLES for a in agents[: len(agents)]), np.bool_)
+    return t.authority
 
 
 def _shadow(decision: npt.NDArray[np.int8], reasons: npt.NDArray[np.int32], a: Ask) -> npt.NDArray[np.int8]:

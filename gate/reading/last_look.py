@@ -50,7 +50,7 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
     for f in a.found:
         if enabled:
             _alarm(t, a, f)
-            if t.columns.held[f.seq] or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
+            if t.columns.at.held[f.seq] or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
                 withdrawn.append(f.seq)
                 continue
         keep.append(f)
@@ -85,33 +85,35 @@ def _recall(a: Ask, items: list[frames.Item], counts: Counter[str]) -> frames.Re
 
 
 def _within_budget(items: list[frames.Item]) -> list[frames.Item | None]:
-    """The items as they fit a frame: whole ones in order of rank up to half of it, then shortened ones; None = in no way.
+    """The items as they fit a frame: shortened, but in order of rank whole while there is room; None = in no way.
 
     Bytes are those on the wire: JSON makes six of one control character.
     """
     left = RECALL_FRAME_BYTES_MAX - REST_BYTES
-    whole_left = left // 2
     out: list[frames.Item | None] = []
+    sizes: list[int] = []
     for item in items:
-        size = len(_encode(item)) + 1
-        if size > whole_left:
-            item = shortened(item)
-            size = len(_encode(item)) + 1
-        else:
-            whole_left -= size
+        short = shortened(item)
+        size = len(_encode(short)) + 1
         fits = size <= left
         left -= size if fits else 0
-        out.append(item if fits else None)
+        out.append(short if fits else None)
+        sizes.append(size)
+    for i, item in enumerate(items):
+        more = len(_encode(item)) + 1 - sizes[i]
+        if out[i] is not None and more <= left:
+            left -= more
+            out[i] = item
     return out
 
 
 def _alarm(t: Tenant, a: Ask, f: Found) -> None:
     """What can't be explained by a race is a bug: the answer is not sent."""
-    c, p = t.columns, a.principal
+    at, p = t.columns.at, a.principal
     project = t.projects[p.project]
-    if c.project[f.seq] != project.number or c.cls[f.seq] > p.rights.clearance:
+    if at.project[f.seq] != project.number or at.cls[f.seq] > p.rights.clearance:
         raise Refused("integrity_alarm")
-    if c.held[f.seq] and any(
+    if at.held[f.seq] and any(
         k.position and k.position <= a.snapshot and f.seq in k for k in t.cases.values() if k.state == "open"
     ):
         raise Refused("integrity_alarm")

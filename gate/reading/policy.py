@@ -10,6 +10,7 @@ RULES and CONSTRAINTS: append only, they stand in READS.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,9 @@ AUTHORITY_ROLES: Final = frozenset({"operator", "user_session"})  # who may writ
 EXTERNAL, AGENT_INFERRED = 0, 1
 HIGH: Final = 1
 
+_IS_RULE: Final = np.isin(np.arange(len(KINDS)), AUTHORITY_KINDS)  # by kind
+_IS_HISTORY: Final = np.isin(np.arange(len(KINDS)), HISTORY_KINDS)
+
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[Any]
 
@@ -79,6 +83,17 @@ class Rows:
         effective = (by != 0) & (c.held[by] == 0)  # a held superseder lets its predecessor be current again
         self.superseded_at: Ints = np.where(effective, c.superseded_ms[seqs], np.int64(1 << 62))
         self.authority = authority[self.actor]
+        self.unreviewed_rule: Bools = _IS_RULE[self.kind] & ~self.authority & (self.review != REVIEW_ACCEPTED)
+
+    def weigh(self, ask: Ask) -> None:
+        """Set `below` (its trust is below what this question needs) and `in_band` (so little that an excerpt may be shown).
+
+        What counts: its own trust up to writes_local, the floor of what its writer had seen from external effects on.
+        """
+        needed = FLOORS[ask.intent, ask.risk]
+        trust = np.where(ask.risk >= EXTERNAL_EFFECT, np.minimum(self.floor, self.eff), self.eff)
+        self.below: Bools = trust < needed
+        self.in_band: Bools = self.below & (ask.risk >= WRITES_LOCAL) & (trust >= needed - SUMMARY_BAND)
 
 
 _GATHERED: Final = tuple(Rows.__annotations__)
@@ -107,31 +122,6 @@ class Rule(NamedTuple):
     hit: Callable[[Rows, Ask], Bools]
 
 
-def _floor(r: Rows, a: Ask) -> Ints:
-    floor: Ints = FLOORS[a.intent, a.risk]
-    return floor
-
-
-def _trust(r: Rows, a: Ask) -> Ints:
-    """The trust that counts: the memory's own up to writes_local, the floor of what its writer had seen from external
-    effects on.
-    """
-    return np.where(a.risk >= EXTERNAL_EFFECT, np.minimum(r.floor, r.eff), r.eff)
-
-
-def _below(r: Rows, a: Ask) -> Bools:
-    return _trust(r, a) < _floor(r, a)
-
-
-def _in_band(r: Rows, a: Ask) -> Bools:
-    return _below(r, a) & (a.risk >= WRITES_LOCAL) & (_trust(r, a) >= _floor(r, a) - SUMMARY_BAND)
-
-
-def _authority(r: Rows) -> Bools:
-    unreviewed: Bools = np.isin(r.kind, AUTHORITY_KINDS) & ~r.authority & (r.review != REVIEW_ACCEPTED)
-    return unreviewed
-
-
 RULES: Final[tuple[Rule, ...]] = (
     Rule("other_project", DENY, "It belongs to another project.", lambda r, a: r.project != a.project),
     Rule("above_clearance", DENY, "It is classified above this credential's clearance.", lambda r, a: r.cls > a.clearance),
@@ -147,7 +137,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "history_off",
         DENY,
         "The question asks to leave personal history out.",
-        lambda r, a: a.history_off & np.isin(r.kind, HISTORY_KINDS),
+        lambda r, a: a.history_off & _IS_HISTORY[r.kind],
     ),
     Rule(
         "task_closed", DENY, "Its task was abandoned or superseded.", lambda r, a: r.task_state >= TASK_STATES.index("abandoned")
@@ -175,9 +165,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "trust_below_floor",
         DENY,
         "Its trust is below what this intent and risk need.",
-        lambda r, a: _below(r, a) & ~_in_band(r, a),
+        lambda r, a: r.below & ~r.in_band,
     ),
-    Rule("trust_near_floor", SUMMARY, "Its trust is a little below what this intent and risk need: an excerpt only.", _in_band),
+    Rule(
+        "trust_near_floor",
+        SUMMARY,
+        "Its trust is a little below what this intent and risk need: an excerpt only.",
+        lambda r, a: r.in_band,
+    ),
     Rule(
         "lineage_incomplete",
         DENY,
@@ -188,13 +183,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "kind_unauthorised",
         DENY,
         "A rule, procedure or constraint without review can't drive a change.",
-        lambda r, a: _authority(r) & (a.risk >= WRITES_LOCAL),
+        lambda r, a: r.unreviewed_rule & (a.risk >= WRITES_LOCAL),
     ),
     Rule(
         "kind_unreviewed",
         RANK_DOWN,
         "A rule, procedure or constraint without review ranks below facts.",
-        lambda r, a: _authority(r) & (a.risk < WRITES_LOCAL),
+        lambda r, a: r.unreviewed_rule & (a.risk < WRITES_LOCAL),
     ),
     Rule("low_trust", RANK_DOWN, "Its trust is low.", lambda r, a: r.eff < LOW_TRUST),
 )
@@ -215,6 +210,7 @@ def decide(rows: Rows, ask: Ask) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.i
     """(decision, bits of the rules that hit) for every candidate."""
     n = len(rows.kind)
     decision, reasons = np.zeros(n, np.int8), np.zeros(n, np.int32)
+    rows.weigh(ask)
     for bit, rule in enumerate(RULES):
         hit = rule.hit(rows, ask)
         if hit.any():
@@ -229,18 +225,23 @@ def constraints(rows: Rows, ask: Ask, decision: npt.NDArray[np.int8]) -> npt.NDA
     cite = (rows.origin == EXTERNAL) | summary
     confirm = (rows.origin <= AGENT_INFERRED) & (ask.risk >= EXTERNAL_EFFECT)
     unbound = ((rows.origin == EXTERNAL) & (ask.risk >= WRITES_LOCAL)) | summary | ask.past
-    first = _authority(rows) | ((rows.sens == HIGH) & (ask.intent >= INTENTS.index("send")))
+    first = rows.unreviewed_rule | ((rows.sens == HIGH) & (ask.intent >= INTENTS.index("send")))
     bits = cite.astype(np.int8) | confirm.astype(np.int8) << 1 | unbound.astype(np.int8) << 2 | first.astype(np.int8) << 3
     return np.asarray(bits, np.int8)
 
 
 def codes(bits: int) -> list[str]:
     """Reason codes of a bit mask; never empty."""
+    return [*_codes(bits)]
+
+
+@lru_cache(4_096)
+def _codes(bits: int) -> tuple[str, ...]:
     found = [r.code for i, r in enumerate(RULES) if bits >> i & 1]
     if bits >> GATE_BIT & 1:
         found.append(GATE_LOW)
-    return found or [WITHIN_POLICY]
+    return tuple(found) or (WITHIN_POLICY,)
 
 
 def constraint_names(bits: int) -> list[str]:
-    return [name for i, name in enumerate(CONSTRAINTS) if bits >> i & 1]
+    return [name for i, name in enumerate(CONSTRAINTS) if bits >> i & 1] if bits else []

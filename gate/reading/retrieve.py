@@ -7,6 +7,8 @@ superseded) never takes a candidate's place; matches among it are counted as wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy.typing as npt
 from bus.frames import CLASSIFICATIONS, KINDS, ORIGINS, SCOPES, TASK_STATES
 from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import DIM, ProjectVectors
-from gate.state.columns import Columns
+from gate.state.columns import NEVER_MS, Columns
 from gate.state.tenant import Project, Tenant
 
 from .ask import Ask
@@ -28,6 +30,7 @@ USER, TASK, OPERATIONAL = SCOPES.index("user"), SCOPES.index("task"), SCOPES.ind
 
 Mask = npt.NDArray[np.bool_]
 Seqs = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 
 
 class ProjectIndex:
@@ -38,6 +41,7 @@ class ProjectIndex:
         self._seqs = np.zeros(256, np.int32)
         self.lexical = LexicalIndex()
         self.vectors = ProjectVectors(DIM)
+        self.usable = Usable()
 
     @property
     def seqs(self) -> Seqs:
@@ -55,28 +59,18 @@ class ProjectIndex:
         self.n = need
 
 
+@dataclass(frozen=True, slots=True)
 class Candidates:
-    """Fused candidates of a micro-batch: aligned arrays, asks one after another. `owner[i]` is the ask's number."""
+    """Fused candidates of a micro-batch: aligned arrays, asks one after another, best first. `owner[i]` is the ask's number."""
 
-    def __init__(
-        self,
-        seqs: list[int],
-        rows: list[int],
-        owner: list[int],
-        fused: list[float],
-        lexical: list[float],
-        vector: list[float],
-        overlap: list[float],
-        cosine: list[float],
-    ) -> None:
-        self.seqs = np.array(seqs, np.int32)
-        self.rows = np.array(rows, np.int32)
-        self.owner = np.array(owner, np.int32)
-        self.fused = np.array(fused, np.float32)
-        self.lexical = np.array(lexical, np.float32)  # reciprocal rank, 0 = not found by this lane
-        self.vector = np.array(vector, np.float32)
-        self.overlap = np.array(overlap, np.float32)  # summed idf of the question's terms, the lexical lane's score
-        self.cosine = np.array(cosine, np.float32)
+    seqs: Seqs
+    rows: Seqs
+    owner: Seqs
+    fused: Floats
+    lexical: Floats  # reciprocal rank, 0 = not found by this lane
+    vector: Floats
+    overlap: Floats  # summed idf of the question's terms, the lexical lane's score
+    cosine: Floats
 
 
 def visible(t: Tenant, project: Project, c: Columns, seqs: Seqs, a: Ask) -> Mask | None:
@@ -134,17 +128,40 @@ def _filter(t: Tenant, c: Columns, seqs: Seqs, key: str, values: frozenset[str])
     return found
 
 
-def usable(c: Columns, seqs: Seqs, now_ms: int) -> Mask:
-    """Rows that stored facts do not rule out now: not held, current, in time."""
+class Usable:
+    """Rows that stored facts do not rule out now: not held, current, in time. Kept until a fact changes or a time has come."""
+
+    def __init__(self) -> None:
+        self._mask: Mask = np.zeros(0, np.bool_)
+        self._facts = -1
+        self._from_ms = self._until_ms = 0
+        self._all = True
+
+    def now(self, t: Tenant, seqs: Seqs, now_ms: int) -> tuple[Mask, bool]:
+        """(one bool a row, whether all are true)."""
+        facts = t.facts  # before the columns are read
+        if facts != self._facts or not self._from_ms <= now_ms < self._until_ms or len(seqs) < len(self._mask):
+            self._mask, self._facts, self._all = np.zeros(0, np.bool_), facts, True
+            self._from_ms, self._until_ms = now_ms, NEVER_MS
+        if len(seqs) > len(self._mask):
+            new, until_ms = _usable(t.columns, seqs[len(self._mask) :], now_ms)
+            self._mask, self._all = np.concatenate([self._mask, new]), self._all and bool(new.all())
+            self._until_ms = min(self._until_ms, until_ms)
+        return self._mask, self._all
+
+
+def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
+    """Rows that are usable now, and when time alone changes that of one of them."""
     by = c.superseded[seqs]
-    ok: Mask = (
-        (c.held[seqs] == 0)
-        & ((by == 0) | (c.held[by] != 0))
-        & (c.expires[seqs] > now_ms)
-        & (c.valid_until[seqs] > now_ms)
-        & (c.valid_from[seqs] <= now_ms)
-    )
-    return ok
+    ok: Mask = (c.held[seqs] == 0) & ((by == 0) | (c.held[by] != 0))
+    until_ms = NEVER_MS
+    for ends in (c.expires[seqs], c.valid_until[seqs]):
+        ahead = ends > now_ms
+        ok &= ahead
+        until_ms = min(until_ms, int(ends.min(where=ahead, initial=NEVER_MS)))
+    begins = c.valid_from[seqs]
+    begun = begins <= now_ms
+    return ok & begun, min(until_ms, int(begins.min(where=~begun, initial=NEVER_MS)))
 
 
 def candidates(
@@ -152,8 +169,7 @@ def candidates(
 ) -> tuple[Candidates, list[list[int]]]:
     """Candidates of all asks of one project, and for each ask the rows that match but that stored facts withhold now."""
     c, seqs = t.columns, index.seqs
-    facts = usable(c, seqs, now_ms)
-    all_usable = bool(facts.all())
+    facts, all_usable = index.usable.now(t, seqs, now_ms)
     allowed: list[Mask | None] = []
     hidden: list[Mask | None] = []
     for a in asks:
@@ -170,37 +186,48 @@ def candidates(
             hidden.append(None)
     limit = [max(CANDIDATES_MIN, CANDIDATES_PER_K * a.k) for a in asks]
     words = [terms(a.text) for a in asks]
-    nearest = index.vectors.search(vectors, max(limit, default=CANDIDATES_MIN), allowed)
-    rows: list[int] = []
-    owner: list[int] = []
-    fusions: list[float] = []
-    lexicals: list[float] = []
-    vecs: list[float] = []
-    overlaps: list[float] = []
-    cosines: list[float] = []
-    withheld: list[list[int]] = []
-    for i in range(len(asks)):
-        lexical, sums = index.lexical.search(words[i], limit[i], allowed[i])
-        near, scores = nearest[i]
-        lex = {r: 1 / (FUSION_K0 + n) for n, r in enumerate(lexical.tolist())}
-        overlap = dict(zip(lexical.tolist(), sums.tolist(), strict=True))
-        vec = {r: (1 / (FUSION_K0 + n), s) for n, (r, s) in enumerate(zip(near.tolist(), scores.tolist(), strict=True)) if s > 0}
-        fused = {r: lex.get(r, 0.0) + vec.get(r, (0.0, 0.0))[0] for r in lex.keys() | vec.keys()}
-        best = sorted(fused, key=lambda r: (-fused[r], -r))[: limit[i]]
-        rows += best
-        owner += [i] * len(best)
-        fusions += [fused[r] for r in best]
-        lexicals += [lex.get(r, 0.0) for r in best]
-        overlaps += [overlap.get(r, 0.0) for r in best]
-        vecs += [vec.get(r, (0.0, 0.0))[0] for r in best]
-        cosines += [vec.get(r, (0.0, 0.0))[1] for r in best]
-        mask = hidden[i]
-        withheld.append(index.lexical.search(words[i], CANDIDATES_MIN, mask)[0].tolist() if mask is not None else [])
-    out = Candidates(seqs[rows].tolist() if rows else [], rows, owner, fusions, lexicals, vecs, overlaps, cosines)
-    return out, [[int(seqs[r]) for r in found] for found in withheld]
+    near = index.vectors.search(vectors, max(limit, default=CANDIDATES_MIN), allowed)
+    near = [(rows[scores > 0], scores[scores > 0]) for rows, scores in near]
+    lexical = [index.lexical.search(w, n, mask) for w, n, mask in zip(words, limit, allowed, strict=True)]
+    withheld = [
+        seqs[index.lexical.search(w, CANDIDATES_MIN, mask)[0]].tolist() if mask is not None else []
+        for w, mask in zip(words, hidden, strict=True)
+    ]
+    return fuse(seqs, lexical, near, np.array(limit, np.int32)), withheld
 
 
-def spread(order: list[int], actors: npt.NDArray[np.int32], roots: npt.NDArray[np.int64], k: int) -> list[int]:
+Lane = Sequence[tuple[Seqs, Floats]]
+
+
+def fuse(seqs: Seqs, lexical: Lane, near: Lane, limit: Seqs) -> Candidates:
+    """Reciprocal rank fusion of two lanes, per ask: (rows, scores), best first, and at most `limit` rows of each ask."""
+    n_lexical = sum(len(rows) for rows, _ in lexical)
+    found, owner, rank = _flat([*lexical, *near], len(lexical))
+    keys, at = np.unique(owner.astype(np.int64) << 32 | found, return_inverse=True)
+    columns = np.zeros((4, len(keys)), np.float32)  # lexical, vector, overlap, cosine
+    by_rank = (1 / (FUSION_K0 + rank)).astype(np.float32)
+    in_lexical, in_near = at[:n_lexical], at[n_lexical:]
+    columns[0, in_lexical], columns[1, in_near] = by_rank[:n_lexical], by_rank[n_lexical:]
+    for row, where, lane in ((2, in_lexical, lexical), (3, in_near, near)):
+        columns[row, where] = np.concatenate([scores for _, scores in lane])
+    fused = columns[0] + columns[1]
+    rows, owner = (keys & 0xFFFFFFFF).astype(np.int32), (keys >> 32).astype(np.int32)
+    order = np.lexsort((-rows, -fused, owner))  # of equal ones the newest first
+    starts = np.searchsorted(owner, np.arange(len(limit)))
+    order = order[np.arange(len(order)) - starts[owner] < limit[owner]]
+    rows = rows[order]
+    return Candidates(seqs[rows], rows, owner[order], fused[order], *columns[:, order])
+
+
+def _flat(lanes: Lane, asks: int) -> tuple[Seqs, Seqs, Seqs]:
+    """Rows of all lanes, each with the number of its ask and its rank."""
+    lengths = np.array([len(rows) for rows, _ in lanes], np.int32)
+    ends = np.cumsum(lengths)
+    rank = np.arange(int(ends[-1]), dtype=np.int32) - np.repeat(ends - lengths, lengths).astype(np.int32)
+    return np.concatenate([rows for rows, _ in lanes]), np.repeat(np.arange(len(lanes), dtype=np.int32) % asks, lengths), rank
+
+
+def spread(order: list[int], actors: Sequence[int], roots: Sequence[int], k: int) -> list[int]:
     """The first `k` of `order`, so that one evidence root (3) or actor (half) doesn't fill the page while others have something.
 
     Soft: what was passed over fills the page again, so never fewer than policy admits.
@@ -213,7 +240,7 @@ def spread(order: list[int], actors: npt.NDArray[np.int32], roots: npt.NDArray[n
     for i in order:
         if len(taken) == k:
             break
-        root, actor = int(roots[i]), int(actors[i])
+        root, actor = roots[i], actors[i]
         if by_actor.get(actor, 0) >= per_actor or (root and by_root.get(root, 0) >= per_root):
             passed.append(i)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -37,9 +38,15 @@ from .authorise import readable
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s|\n")
 
 
+@lru_cache(16_384)
+def _minute(minute: int) -> str:
+    return datetime.fromtimestamp(minute * 60, UTC).isoformat(timespec="minutes")[:16]
+
+
 def rfc3339(ms: int) -> str:
     """UTC text with milliseconds and `Z`."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    minute, rest = divmod(ms, 60_000)
+    return f"{_minute(minute)}:{rest // 1000:02}.{rest % 1000:03}Z"
 
 
 def _when(ms: int) -> str | None:
@@ -54,10 +61,10 @@ def summary(text: str) -> str:
 
 def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str) -> Memory:
     """The stamped record with its facts as of now. Other memories are named only to who may know them."""
-    t, c, e = p.tenant, p.tenant.columns, decode_memory(row.meta)
+    t, c, e = p.tenant, p.tenant.columns.at, decode_memory(row.meta)
     agent = t.agents.by_id[e.agent]
     kinds = [edge.kind for edge in e.edges]
-    by = int(c.superseded[seq])
+    by = c.superseded[seq]
     return Memory(
         id=ids.text("mem_", e.id),
         content=content,
@@ -67,7 +74,7 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
         scope_id=row.scope_id if e.scope else "",
         origin=ORIGINS[e.origin],
         method=METHODS[e.method],
-        trust=int(c.eff[seq]) / 1000,
+        trust=c.eff[seq] / 1000,
         trust_floor=e.floor / 1000,
         classification=CLASSIFICATIONS[e.class_],
         sensitivity=SENSITIVITIES[e.sens],
@@ -79,7 +86,7 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
         lineage=Lineage(declared=kinds.count(DECLARED), copied=kinds.count(COPIED), served=kinds.count(SERVED)),
         state=t.current(seq, now_ms),
         task_state=TASK_STATES[e.task_state] if e.task_state >= 0 else None,
-        review=REVIEWS[int(c.review[seq])],
+        review=REVIEWS[c.review[seq]],
         written_at=rfc3339(e.ms),
         valid_from=_when(e.from_),
         valid_until=_when(e.until),
@@ -121,6 +128,6 @@ def _surface(t: Tenant, f: Found, rules: list[str]) -> Surface:
     """How it should come up in an answer: natural, tentative (say that it is uncertain), background (do not lead with it)."""
     if f.decision == policy.RANK_DOWN:
         return "background"
-    if rules or int(t.columns.eff[f.seq]) < 500:
+    if rules or t.columns.at.eff[f.seq] < 500:
         return "tentative"
     return "natural"

@@ -19,8 +19,48 @@ _FIRST_CAPACITY: Final = 1_024
 Array = npt.NDArray[Any]
 
 
+class Scalars:
+    """The same columns for one row at a time: `at.held[s]` is a Python int, in a quarter of the time of numpy's scalars."""
+
+    kind: memoryview
+    project: memoryview
+    row: memoryview
+    actor: memoryview
+    trust: memoryview
+    eff: memoryview
+    floor: memoryview
+    origin: memoryview
+    cls: memoryview
+    sens: memoryview
+    opt_out: memoryview
+    scope: memoryview
+    user: memoryview
+    readers: memoryview
+    comp: memoryview
+    task: memoryview
+    run: memoryview
+    task_state: memoryview
+    written: memoryview
+    oldest: memoryview
+    valid_from: memoryview
+    valid_until: memoryview
+    expires: memoryview
+    superseded: memoryview
+    superseded_ms: memoryview
+    held: memoryview
+    review: memoryview
+    nosrc: memoryview
+    evroot: memoryview
+
+    def __init__(self, columns: Columns) -> None:
+        for name in Scalars.__annotations__:
+            setattr(self, name, getattr(columns, name).data)
+
+
 class Columns:
-    """`n` is one past the highest tenant_seq applied."""
+    """`n` is one past the highest tenant_seq applied. `at`: the same columns for single rows."""
+
+    at: Scalars
 
     kind: npt.NDArray[np.int8]
     project: npt.NDArray[np.int16]
@@ -102,4 +142,5 @@ class Columns:
             if self.capacity:
                 new[: self.capacity] = getattr(self, name)
             setattr(self, name, new)
+        self.at = Scalars(self)
         self.capacity = capacity

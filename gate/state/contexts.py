@@ -83,16 +83,16 @@ class Context:
         """Note that `seqs` are about to be served; the number of this recall. Before the answer leaves, never after."""
         self.recalls += 1
         self.last_read_ms = max(self.last_read_ms, ms)
-        labels = self.labels
+        labels, at = self.labels, c.at
         mark = Mark(self.recalls, ms, run, task)
         for s in seqs:
             self._serve(s, mark)
-            labels.floor = min(labels.floor, int(c.eff[s]), int(c.floor[s]))
-            labels.origin = min(labels.origin, int(c.origin[s]))
-            labels.cls = max(labels.cls, int(c.cls[s]))
-            labels.sens = max(labels.sens, int(c.sens[s]))
-            labels.opt_out = labels.opt_out or bool(c.opt_out[s])
-            labels.comp |= comps[int(c.comp[s])]
+            labels.floor = min(labels.floor, at.eff[s], at.floor[s])
+            labels.origin = min(labels.origin, at.origin[s])
+            labels.cls = max(labels.cls, at.cls[s])
+            labels.sens = max(labels.sens, at.sens[s])
+            labels.opt_out = labels.opt_out or bool(at.opt_out[s])
+            labels.comp |= comps[at.comp[s]]
         return self.recalls
 
     def restore(self, epoch: int, recall_no: int, seqs: Iterable[int], ms: int, run: bytes, task: bytes, joined: Joined) -> None:

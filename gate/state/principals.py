@@ -24,18 +24,21 @@ class Agent:
     in_flight: int = 0
     issued_ms: int = 0
     text: str = field(init=False)
+    _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
     def __post_init__(self) -> None:
         self.text = ids.text("agt_", self.id)
 
     def actor(self, key: str = "") -> Actor:
-        return Actor(
-            id=self.text,
-            key=key or (self.keys[-1] if self.keys else ""),
-            name=self.name,
-            type=self.role,
-            chain=[ids.text("agt_", c) for c in self.chain],
-        )
+        """Who wrote with this key (one of its own; empty = the newest)."""
+        found = self._actors.get(key)
+        if found is None:
+            shown = key or (self.keys[-1] if self.keys else "")
+            chain = [ids.text("agt_", c) for c in self.chain]
+            found = Actor(id=self.text, key=shown, name=self.name, type=self.role, chain=chain)
+            if key:
+                self._actors[key] = found
+        return found
 
 
 class Agents:

@@ -55,6 +55,7 @@ class Tenant:
         self.ids: list[bytes] = [b""]  # by tenant_seq
         self.by_id: dict[bytes, int] = {}
         self.agents = Agents()
+        self.authority = np.zeros(0, np.bool_)  # by agent number, kept by the reading side
         self.projects: dict[str, Project] = {}
         self.project_names = Interned[str]()
         self.users = Interned[str]("")
@@ -70,6 +71,7 @@ class Tenant:
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
         self.held_total = 0
+        self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
         self.in_flight = 0
 
@@ -118,19 +120,19 @@ class Tenant:
     # --- facts ------------------------------------------------------------------------------------
     def current(self, seq: int, now_ms: int) -> State:
         """The derived state of a memory: erased > held > retracted > expired > superseded > active."""
-        c = self.columns
-        if c.held[seq]:
+        at = self.columns.at
+        if at.held[seq]:
             return "held"
-        if c.expires[seq] <= now_ms or c.valid_until[seq] <= now_ms:
+        if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
-        by = int(c.superseded[seq])
-        if by and not c.held[by]:
+        by = at.superseded[seq]
+        if by and not at.held[by]:
             return "superseded"
         return "active"
 
     def cases_of(self, seqs: Iterable[int]) -> list[CaseState]:
         """Cases that hold any of `seqs`, in order of opening."""
-        held = self.columns.held
+        held = self.columns.at.held
         wanted = [s for s in seqs if held[s]]
         return [k for k in self.cases.values() if k.holding and any(s in k for s in wanted)] if wanted else []
 
@@ -200,7 +202,7 @@ class Tenant:
             project.settings, project.state = settings, e.state
 
     def _memory(self, s: int, e: E.MemoryWritten) -> None:
-        c, project, agent = self.columns, self.projects[e.project], self.agents.by_id[e.agent]
+        c, project, agent = self.columns.at, self.projects[e.project], self.agents.by_id[e.agent]
         c.kind[s], c.project[s], c.row[s], c.actor[s] = e.kind, project.number, project.rows, agent.number
         project.rows += 1
         c.trust[s] = c.eff[s] = e.trust
@@ -241,6 +243,8 @@ class Tenant:
             c.held[s] = held
             agent.held += 1
             self.held_total += 1
+        if held or e.supersedes:
+            self.facts += 1
         ctx = self.contexts.get(e.ctx)
         if ctx is not None and e.epoch > ctx.epoch:
             ctx.begin_epoch(e.epoch)
@@ -262,10 +266,12 @@ class Tenant:
         held = self.columns.held
         self._count_held(members[held[members] == 0], 1)
         held[members] += 1
+        self.facts += 1
 
     def _drop_holds(self, members: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         held = self.columns.held
         held[members] -= 1
+        self.facts += 1
         self._count_held(members[held[members] == 0], -1)
 
     def _count_held(self, members: np.ndarray[tuple[int], np.dtype[np.int32]], by: int) -> None:

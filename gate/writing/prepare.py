@@ -36,12 +36,12 @@ def prepare(
     vectors = halves.astype(np.float32)  # what the ledger keeps, so that a replay searches and compares the very same
     for i, w in enumerate(batch):
         assert w.redacted is not None
-        d, p = w.checked.draft, w.principal
-        origin = origin_of(p, w.checked)
-        w.screening = screen(w.redacted.text, origin=origin, kind=w.checked.kind)
-        index = indexes[p.tenant.account]
         w.text = Text(frozenset(terms(w.redacted.text)), tuple(words(w.redacted.text)), vectors[i])
-        _lineage(w, index, embedder)
+    _lineage(batch, indexes, embedder)
+    for i, w in enumerate(batch):
+        assert w.redacted is not None
+        p = w.principal
+        w.screening = screen(w.redacted.text, origin=origin_of(p, w.checked), kind=w.checked.kind)
         root = w.evidence[0][:EVIDENCE_ROOT_CHARS] if w.evidence else ""
         w.evroot = p.tenant.label_hash(root)
         run, task, session, trace_id, scope_id = w.labels
@@ -60,13 +60,20 @@ def prepare(
         w.encoder = embedder.id
 
 
-def _lineage(w: Write, index: TenantIndex, embedder: Embedder) -> None:
-    t, ctx = w.principal.tenant, w.context
-    text = index.context(ctx, t, embedder)
-    assert w.text is not None
-    if ctx.served:
-        number = t.projects[w.principal.project].number
-        df = index.df({number} | {int(t.columns.project[s]) for s in list(text.special)[:8]})
-        size = index.project(number).n
-        w.lineage = text.evidence(w.text, ctx.served, df, size, w.ms, w.run, w.task)
-    text.wrote(w.text)
+def _lineage(batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: Embedder) -> None:
+    """Evidence of what each text was made from; the writes of one context together, in order of arrival."""
+    by_context: dict[tuple[str, bytes], list[Write]] = {}
+    for w in batch:
+        by_context.setdefault((w.principal.tenant.account, w.context.id), []).append(w)
+    for (account, _), writes in by_context.items():
+        ctx, t, index = writes[0].context, writes[0].principal.tenant, indexes[account]
+        text = index.context(ctx, t, embedder)
+        mine = [w.text for w in writes if w.text is not None]
+        nearest = text.nearest(np.stack([m.vector for m in mine])) if ctx.served and text.texts else [{}] * len(mine)
+        for w, m, cosines in zip(writes, mine, nearest, strict=True):
+            if ctx.served:
+                number = t.projects[w.principal.project].number
+                df = index.df({number} | {int(t.columns.project[s]) for s in list(text.special)[:8]})
+                size = index.project(number).n
+                w.lineage = text.evidence(m, ctx.served, df, size, w.ms, w.run, w.task, cosines)
+            text.wrote(m)

@@ -22,6 +22,7 @@ _OWNER_FROM: Final = ORIGINS.index("user_stated")
 _TAGS: Final = re.compile("(?<!\U0001f3f4)[\U000e0020-\U000e007e]{8,}")  # unseen ASCII; flags of regions are shorter
 _TAG_OFFSET: Final = 0xE0000
 _RULES: Final = (*INSTRUCTION, *IMITATION, *TRIGGER, *EXFIL)
+_RULES_OF_OTHERS: Final = (*_RULES, *PREFERENCE)
 # {"tool_use": ["x", "y"]}, as plans are written down; and "call get_rows", in snake or camel case
 _TOOL_LIST: Final = re.compile(r"tool_use['\"]{0,2}\s{0,4}:\s{0,4}\[([^\]]{1,500})\]")
 _TOOL_CALL: Final = re.compile(r"\b(?:[Cc]all|[Ii]nvoke|[Uu]se|[Uu]sing) (?:the )?([A-Za-z]\w{0,40}(?:_\w|[a-z][A-Z])\w{0,40})")
@@ -45,9 +46,14 @@ def screen(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | Non
     hidden = _hidden(text)
     lower = (copy + "\n" + hidden if hidden else copy).lower()
     found: dict[str, int] = {"hidden": _HIDDEN_SCORE} if hidden else {}
-    for rule in _RULES if origin >= _OWNER_FROM else (*_RULES, *PREFERENCE):
-        if found.get(rule.reason, 0) < rule.score and rule.prefilter.search(lower) and rule.pattern.search(lower):
-            found[rule.reason] = rule.score
+    for rule in _RULES if origin >= _OWNER_FROM else _RULES_OF_OTHERS:
+        if found.get(rule.reason, 0) >= rule.score:
+            continue
+        for literal in rule.literals:  # a loop: `any` over a generator takes twice as long
+            if literal in lower:
+                if rule.pattern.search(lower):
+                    found[rule.reason] = rule.score
+                break
     if tools is not None and any(name.lower() not in tools for name in _tools_named(copy)):
         found["tool"] = _TOOL_SCORE
     return Screening(_joined(found.values()), tuple(sorted(found, key=lambda r: (-found[r], r))))

@@ -1,7 +1,7 @@
 """What a memory that wants to command its reader looks like: one table, data only. `screen` applies it.
 
-A rule has a reason (several may share one), a score in per mille, a prefilter that must be found first, and a pattern, both
-over the folded lower-case text. Scores: 800 and more alone hold a memory for review; 500 and more are noted, and two of different
+A rule has a reason (several may share one), a score in per mille, literals of which one must occur, and a pattern, both over
+the folded lower-case text. Scores: 800 and more alone hold a memory for review; 500 and more are noted, and two of different
 reasons add up. They were set by hand on the sets that tests/unit/test_screen.py names; precision comes first. Invariant: every
 gap is bounded, so time is linear.
 """
@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 class ScreenRule(NamedTuple):
     reason: str
     score: int
-    prefilter: re.Pattern[str]
+    literals: tuple[str, ...]
     pattern: re.Pattern[str]
 
 
-def _rule(reason: str, score: int, prefilter: str, pattern: str) -> ScreenRule:
-    return ScreenRule(reason, score, re.compile(prefilter), re.compile(pattern, re.MULTILINE))
+def _rule(reason: str, score: int, literals: str | tuple[str, ...], pattern: str) -> ScreenRule:
+    found = tuple(literals.split("|")) if isinstance(literals, str) else literals
+    return ScreenRule(reason, score, found, re.compile(pattern, re.MULTILINE))
 
 
 _ORDERS: Final = (
@@ -65,12 +66,12 @@ INSTRUCTION: Final = (
         rf"\b(?:you (?:are|will be|have|now|must)|respond|answer|act|pretend|behave|comply|output|mode)\b"
         rf"[^\n]{{0,80}}\b{_FREE}\b"),
     _rule(
-        "instruction", 850, "dan\\b|developer mode|unrestricted|uncensored|jailbr|do anything now|amoral",
+        "instruction", 850, "dan|developer mode|unrestricted|uncensored|jailbr|do anything now|amoral",
         r"\b(?:you are|you're|act|pretend|enable|enter|as|now|an?)\b[^\n]{0,30}\b(?:dan\b|developer mode|"
         r"(?:unrestricted|uncensored|jailbroken|amoral)[ ,]"
         r"(?:\w+ )?(?:ai|assistant|mode|model|response|chatbot|and)|do anything now)"),
     _rule(
-        "instruction", 850, "instruction|directive|your (?:new|real|actual)",
+        "instruction", 850, "instruction|directive|your new|your real|your actual",
         r"\byour (?:new|real|actual|only|true) (?:instructions?|directives?|tasks?|roles?|goals?|mission)\b"
         r"(?: \w+){0,2} (?:is|are|supersedes?)\b"
         r"|(?:^|[.:\]] ?)new (?:instructions?|directives?|task) ?:"),
@@ -109,7 +110,7 @@ INSTRUCTION: Final = (
         r"\b(?:do not|don't|never|without) (?:tell|inform|mention|reveal|notify|alert|telling|informing|notifying"
         r"|alerting|mentioning)\b[^\n.]{0,30}\b(?:user|customer|operator|owner)\b"),
     _rule(
-        "instruction", 850, "忽略|无视|忘记|忘掉|不要理会|不要遵[循守]|抛开|跳过",
+        "instruction", 850, "忽略|无视|忘记|忘掉|不要理会|不要遵|抛开|跳过",
         r"(?:忽略|无视|忘记|忘掉|不要理会|不要遵[循守]|抛开|跳过)[^。！？\n]{0,12}"
         r"(?:之前|以前|以上|上述|前面|先前|上面|所有|全部|原有|系统|原来|此前|你的)"
         r"[^。！？\n]{0,8}(?:指令|指示|提示词?|规则|命令|设定|限制|约束)"),
@@ -124,7 +125,7 @@ INSTRUCTION: Final = (
 
 IMITATION: Final = (
     _rule(
-        "imitation", 900, r"<\||\[/?inst\]|<</?sys>>|<start_of_turn>|</?(?:system|assistant|untrusted)>",
+        "imitation", 900, ("<|", "inst]", "sys>>", "start_of_turn>", "system>", "assistant>", "untrusted>"),
         r"<\|(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id|begin_of_text)\|>|\[/?inst\]"
         r"|<</?sys>>|<start_of_turn>"
         r"|</?(?:system|assistant|untrusted)>"),
@@ -137,14 +138,14 @@ IMITATION: Final = (
     _rule("imitation", 600, "system|assistant",
         r"^[\W_]{0,6}(?:system|developer)(?: (?:message|note|prompt|override))? ?[\]:]"),
     # a lone assistant's turn; with the user's turns beside it, it is a transcript
-    _rule("imitation", 500, "assistant ?:", r"\A(?![\s\S]*^(?:user|human|customer) ?:)[\s\S]*^[\W_]{0,4}assistant ?:"),
-    _rule("imitation", 850, "assistant ?:",
+    _rule("imitation", 500, "assistant:|assistant :", r"\A(?![\s\S]*^(?:user|human|customer) ?:)[\s\S]*^[\W_]{0,4}assistant ?:"),
+    _rule("imitation", 850, "assistant:|assistant :",
         r"^[\W_]{0,4}assistant ?: [^\n]{0,40}\b(?:here (?:is|are) the|the) (?:\w+ )?(?:password|credentials|secrets?|keys?)\b"),
     _rule("imitation", 850, "important|system|breach|override",
         r"\b(?:important )?system (?:update|override|alert) ?: [^\n]{0,60}\byour?\b|\bbreach alert ?:|^override ?:"),
     _rule("imitation", 850, "cordon|gatekeeper",
         r"\bcordon (?:notice|gatekeeper|system|alert)\b|(?:^|\[)gatekeeper(?: notice)? ?[:\]]"),
-    _rule("imitation", 850, r"\[(?:end|memory) ", r"\[end [0-9a-z]{6,26}\]|\[memory [0-9a-z]{6,26} (?:id|origin|trust)="),
+    _rule("imitation", 850, "[end |[memory ", r"\[end [0-9a-z]{6,26}\]|\[memory [0-9a-z]{6,26} (?:id|origin|trust)="),
     _rule("imitation", 700, "end of",
         r"^[-=#*<\[ ]{2,8}end of (?:document|user input|context|input|data|file|prompt|untrusted|memory|memories"
         r"|conversation)\b"),

@@ -32,6 +32,7 @@ _W: Final = "[A-Za-z0-9_-]"
 _END: Final = r"(?![A-Za-z0-9])"
 _I: Final = re.IGNORECASE
 
+LONG_RUN: Final = re.compile(r"[A-Za-z0-9_+/=.~-]{16}|PRIVATE")  # is in whatever a rule of VENDOR matches
 VENDOR: Final = (
     _prefixed("aws_key", "AKIA ASIA ABIA ACCA", rf"[A-Z0-9]{{16}}{_END}"),
     _prefixed("aws_bedrock_key", "ABSK bedrock-api-key-", r"[A-Za-z0-9+/]{60,}+={0,2}"),

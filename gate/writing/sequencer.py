@@ -302,7 +302,7 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -
         id=ids.text("mem_", e.id),
         state=t.current(seq, now_ms),
         searchable=True,
-        trust=int(t.columns.eff[seq]) / 1000,
+        trust=t.columns.at.eff[seq] / 1000,
         trust_floor=e.floor / 1000,
         origin=ORIGINS[e.origin],
         classification=CLASSIFICATIONS[e.class_],

@@ -71,8 +71,8 @@ def capped_origin(claimed: int | None, ceiling: int, has_tool: bool) -> int:
 
 def join(own: Own, parents: Iterable[int], c: Columns, readers: Interned[Clauses], comps: Interned[frozenset[str]]) -> Stamp:
     """The stamp of a memory with these parents (tenant_seqs: declared, copied, and served over the threshold)."""
-    parents = list(parents)
-    origin = min([own.origin, *(int(c.origin[p]) for p in parents)])
+    parents, at = list(parents), c.at
+    origin = min([own.origin, *(at.origin[p] for p in parents)])
     trust = BASE_TRUST[origin]
     if own.sourceless and origin in SOURCELESS_ORIGINS:
         trust -= SOURCELESS_MALUS
@@ -82,11 +82,11 @@ def join(own: Own, parents: Iterable[int], c: Columns, readers: Interned[Clauses
     clauses, comp = list(own.readers), set(own.comp)
     floor = own.context_floor
     for p in parents:
-        trust = min(trust, int(c.eff[p]))
-        floor = min(floor, int(c.floor[p]))
-        cls, sens, opt_out = max(cls, int(c.cls[p])), max(sens, int(c.sens[p])), opt_out or bool(c.opt_out[p])
-        oldest = min(oldest, int(c.oldest[p]))
-        clauses += [clause for clause in readers[int(c.readers[p])] if clause not in clauses]
-        comp |= comps[int(c.comp[p])]
+        trust = min(trust, at.eff[p])
+        floor = min(floor, at.floor[p])
+        cls, sens, opt_out = max(cls, at.cls[p]), max(sens, at.sens[p]), opt_out or bool(at.opt_out[p])
+        oldest = min(oldest, at.oldest[p])
+        clauses += [clause for clause in readers[at.readers[p]] if clause not in clauses]
+        comp |= comps[at.comp[p]]
     floor = min(floor, trust, EXPOSED_FLOOR) if own.exposed else min(floor, trust)
     return Stamp(trust, floor, origin, cls, sens, opt_out, tuple(clauses), frozenset(comp), oldest)

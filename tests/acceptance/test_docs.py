@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md")
+RUN = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
