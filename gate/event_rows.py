@@ -7,6 +7,7 @@ Invariant: a tenant's number is given by its first section in the ledger, so tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from gate.ledger import events as E
 from gate.projections.lineage_rows import (
@@ -66,14 +67,15 @@ class EventRows:
                         e.ctx_seq,
                     )
                 )
-                rows.edge += [EdgeLine(n, x.parent, seq, x.kind, x.confidence) for x in e.edges]
+                rows.edge += [EdgeLine._make((n, x.parent, seq, x.kind, x.confidence)) for x in e.edges]
                 for case in e.cases:
                     rows.case_event.append(CaseEventLine(n, ledger_seq, case, "joined", e.ms, e.agent, 1))
                     rows.case_member.append(CaseMemberLine(n, case, seq))
             case E.CaseOpened():
                 rows.case_event.append(CaseEventLine(n, ledger_seq, e.case, "opened", e.ms, e.agent, e.count))
                 if e.case in t.cases:  # sealed and whole
-                    rows.case_member += [CaseMemberLine(n, e.case, m) for m in t.cases[e.case].members.tolist()]
+                    members = t.cases[e.case].members.tolist()
+                    rows.case_member += map(CaseMemberLine._make, zip(repeat(n), repeat(e.case), members, strict=False))
             case E.CaseReleased():
                 rows.case_event.append(
                     CaseEventLine(n, ledger_seq, e.case, "released", e.ms, e.agent, len(t.cases[e.case].all_members()))

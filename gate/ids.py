@@ -7,21 +7,36 @@ from __future__ import annotations
 
 import os
 import time
+from functools import lru_cache
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]  # by 10 bits
 ID_CHARS = 26
 ID_BYTES = 16
+TAIL_BYTES = 10
+_DRAWN = 256
+_tails: list[bytes] = []
 PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_")
 
 
 def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:
     """16 bytes: 48 bits of unix milliseconds, 80 bits of chance."""
     stamp = int(time.time() * 1000) if ms is None else ms
-    return stamp.to_bytes(6, "big") + (os.urandom(10) if tail is None else tail)
+    return stamp.to_bytes(6, "big") + (_tail() if tail is None else tail)
 
 
+def _tail() -> bytes:
+    """10 random bytes, drawn many at a time: a system call for each id costs more than all the rest of it."""
+    try:
+        return _tails.pop()
+    except IndexError:  # also when another thread was faster
+        drawn = os.urandom(TAIL_BYTES * _DRAWN)
+        _tails.extend(drawn[i : i + TAIL_BYTES] for i in range(TAIL_BYTES, len(drawn), TAIL_BYTES))
+        return drawn[:TAIL_BYTES]
+
+
+@lru_cache(1 << 15)
 def text(prefix: str, raw: bytes) -> str:
     """`prefix` + 26 characters for 16 raw bytes."""
     n, pairs = int.from_bytes(raw, "big"), _PAIRS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +59,10 @@ class TenantIndex:
             index = self.projects[number] = ProjectIndex()
         return index
 
-    def df(self, numbers: Iterable[int]) -> DocumentFrequency:
-        return DocumentFrequency([self.projects[n] for n in numbers if n in self.projects])
+    def df(self, numbers: Iterable[int]) -> Callable[[str], int]:
+        """In how many memories a term is, over a few projects: the most frequent counts."""
+        counts = [self.projects[n].lexical.df for n in numbers if n in self.projects]
+        return counts[0] if len(counts) == 1 else lambda term: max((df(term) for df in counts), default=0)
 
     def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> ContextText:
         """The context's texts, brought up to what it was served."""
@@ -92,16 +94,6 @@ class TenantIndex:
 
     def close(self) -> None:
         self.catalog.close()
-
-
-class DocumentFrequency:
-    """In how many memories a term is, over a few projects: the most frequent counts."""
-
-    def __init__(self, indexes: list[ProjectIndex]) -> None:
-        self._indexes = indexes
-
-    def __call__(self, term: str) -> int:
-        return max((i.lexical.df(term) for i in self._indexes), default=0)
 
 
 def text_of(content: str, vector: npt.NDArray[np.float32]) -> Text:

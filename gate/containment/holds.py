@@ -26,7 +26,7 @@ from gate.writing.sequencer import Stored, noted
 
 from .notices import Notices
 from .plans import CLOSURE_KINDS, Nodes, Plans
-from .selection import may_see, resolve, select
+from .selection import may_see, resolve, seen_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -231,8 +231,8 @@ class Holds:
         members: bool = True,
     ) -> Case:
         t = p.tenant
-        everyone = case.all_members().tolist()
-        seen = [s for s in everyone if may_see(p, s)]
+        everyone = case.all_members()
+        seen = seen_of(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
         return Case(
             agent=p.key,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from bus.frames import FeedKind, Notice, NoticeKind
 from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
 from gate.state.cases import CaseState
@@ -43,13 +45,15 @@ class Notices:
                     self.shard.push_notice(t, key, self.notice(t, case, kind, agent, key))
 
     def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
-        c = t.columns
-        groups: dict[tuple[str, int], list[str]] = {}
-        for s in case.all_members().tolist():
-            if int(c.review[s]) in (REVIEW_PENDING, REVIEW_REJECTED) or (kind == "released" and int(c.held[s])):
-                continue  # nobody was told of it, or it's held all the same
-            if not int(c.user[s]) and not int(c.readers[s]) and not bool(c.opt_out[s]):
-                groups.setdefault((t.project_names[int(c.project[s])], int(c.cls[s])), []).append(t.memory_id(s))
-        for (project, cls), found in groups.items():
+        c, members = t.columns, case.all_members()
+        fed = (c.user[members] == 0) & (c.readers[members] == 0) & ~c.opt_out[members]
+        fed &= ~np.isin(c.review[members], (REVIEW_PENDING, REVIEW_REJECTED))  # nobody was told of those
+        if kind == "released":
+            fed &= c.held[members] == 0  # the others are held all the same
+        members = members[fed]
+        groups = np.stack([c.project[members], c.cls[members]], axis=1)
+        for project, cls in np.unique(groups, axis=0).tolist():
+            found = members[(groups == (project, cls)).all(1)].tolist()
             for i in range(0, len(found), PAGE_ITEMS_MAX):
-                self.shard.feed(t, project, cls, kind, found[i : i + PAGE_ITEMS_MAX])
+                page = [t.memory_id(s) for s in found[i : i + PAGE_ITEMS_MAX]]
+                self.shard.feed(t, t.project_names[project], cls, kind, page)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from gate.identify import Principal
 from gate.refusals import Refused
@@ -46,6 +47,14 @@ def may_see(p: Principal, seq: int) -> bool:
     """Operators see full records in their projects and up to their clearance, only counts elsewhere."""
     t, at = p.tenant, p.tenant.columns.at
     return t.project_names[at.project[seq]] in p.rights.projects and at.cls[seq] <= p.rights.clearance
+
+
+def seen_of(p: Principal, seqs: npt.NDArray[np.int32]) -> list[int]:
+    """Those of many that it may see, in their order."""
+    t, c = p.tenant, p.tenant.columns
+    mine = [project.number for name, project in t.projects.items() if name in p.rights.projects]
+    found: list[int] = seqs[np.isin(c.project[seqs], mine) & (c.cls[seqs] <= p.rights.clearance)].tolist()
+    return found
 
 
 def resolve(p: Principal, id_: str) -> int:

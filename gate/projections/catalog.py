@@ -269,7 +269,8 @@ def _columns(row: MemoryRow) -> tuple[object, ...]:
 
 def _row(columns: tuple[int, bytes, str, bytes, str, str, str, str, str]) -> MemoryRow:
     seq, meta, content, evidence, run, task, session, trace_id, scope_id = columns
-    return MemoryRow(seq, meta, content, _decode_evidence(evidence), run, task, session, trace_id, scope_id)
+    cited = () if evidence == b"[]" else _decode_evidence(evidence)
+    return MemoryRow(seq, meta, content, cited, run, task, session, trace_id, scope_id)
 
 
 def _names(evidence: tuple[str, ...]) -> set[str]:

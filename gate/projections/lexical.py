@@ -141,12 +141,26 @@ class LexicalIndex:
         `allowed`: one bool a row; None = all. No length normalisation (measured: it costs time, and recall on short texts).
         Rarest terms are read first, until the posting budget is spent; of a single over-long list only the newest allowed rows.
         """
-        views = self._views(query, allowed)
+        return self.search_beside(query, limit, allowed, None)[0]
+
+    def search_beside(
+        self, query: Iterable[str], limit: int, allowed: npt.NDArray[np.bool_] | None, hidden: npt.NDArray[np.bool_] | None
+    ) -> tuple[tuple[Rows, Scores], Rows]:
+        """The same, and at most as many rows among `hidden`, best first (None = no row is), in one pass over the postings."""
+        views = self._views(query)
         if not views or limit <= 0:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        if len(views) == 1:
-            rows, weight = views[0]
-            return _best(rows.copy(), np.full(len(rows), weight, np.float32), limit)
+            return (np.empty(0, np.int32), np.empty(0, np.float32)), np.empty(0, np.int32)
+        found, scores = self._added_up(views) if len(views) > 1 else (views[0][0], None)
+
+        def best(mask: npt.NDArray[np.bool_] | None) -> tuple[Rows, Scores]:
+            keep = slice(None) if mask is None else mask[found]
+            rows = found[keep] if scores is not None else found[keep][-POSTING_BUDGET:].copy()
+            return _best(rows, scores[keep] if scores is not None else np.full(len(rows), views[0][1], np.float32), limit)
+
+        return best(allowed), best(hidden)[0] if hidden is not None else np.empty(0, np.int32)
+
+    def _added_up(self, views: list[tuple[Rows, float]]) -> tuple[Rows, Scores]:
+        """Each row of the views once, with the sum of its terms' idf."""
         sums, found = self._sums, np.concatenate([rows for rows, _ in views])
         for rows, weight in views:
             sums[rows] += np.float32(weight)
@@ -156,11 +170,9 @@ class LexicalIndex:
         last, mention = self._last, np.arange(len(found), dtype=np.int32)
         last[found] = mention
         keep = last[found] == mention
-        if allowed is not None:
-            keep &= allowed[found]
-        return _best(found[keep], scores[keep], limit)
+        return found[keep], scores[keep]
 
-    def _views(self, query: Iterable[str], allowed: npt.NDArray[np.bool_] | None) -> list[tuple[Rows, float]]:
+    def _views(self, query: Iterable[str]) -> list[tuple[Rows, float]]:
         """The postings to read and their idf. The views must be gone before the next `add`: an array can't grow under one."""
         known = sorted((len(rows), term) for term in set(query) if (rows := self._postings.get(term)) is not None)
         views: list[tuple[Rows, float]] = []
@@ -171,9 +183,6 @@ class LexicalIndex:
                 break
             weight = math.log1p((self._n - df + 0.5) / (df + 0.5))
             views.append((np.frombuffer(self._postings[term], np.int32), weight))
-        if len(views) == 1:
-            only, weight = views[0]
-            views[0] = ((only if allowed is None else only[allowed[only]])[-POSTING_BUDGET:], weight)
         return views
 
 

@@ -28,7 +28,7 @@ HNSW_FROM: Final = 20_000
 EXACT_BELOW: Final = 15_000
 M: Final = 16
 EF_CONSTRUCTION: Final = 200
-EF_LEAST: Final = 128  # ef = max(128, 2k): recall .997 at 10k rows, .986 at 100k
+EF_LEAST: Final = 256  # of 30k short texts the 10 nearest are found with .978 (128: .953), in 0.35 ms (0.18)
 OVER_FETCH: Final = 4
 SCAN_ROWS_MAX: Final = 4_096  # so many rows (allowed by a mask, or not indexed yet) are scanned: exact, and about as cheap
 CATCH_UP_ROWS: Final = 64  # about 15 ms of indexing a step

@@ -50,13 +50,13 @@ class Admission:
             vectors = self.embedder.encode([a.text for a in queries])
             found, withheld = candidates(tenant, project, index, queries, vectors, now_ms)
             self.decide(tenant, project, index, queries, vectors, found, now_ms)
-            for a, hidden in zip(queries, withheld, strict=True):
-                self._withheld(tenant, project, a, hidden, now_ms)
+            self._withheld(tenant, project, queries, withheld, now_ms)
         for a in asks:
             if a.verb == "get":
                 self._get(tenant, project, a, now_ms)
+        rows = catalog.fetch(list({f.seq for a in asks for f in a.found}))
         for a in asks:
-            a.rows = catalog.fetch([f.seq for f in a.found])
+            a.rows = rows
 
     def _get(self, t: Tenant, project: Project, a: Ask, now_ms: int) -> None:
         c = t.columns
@@ -137,16 +137,17 @@ class Admission:
             return np.zeros(n, np.float32), None
         return score, score < self.gate.threshold
 
-    def _withheld(self, t: Tenant, project: Project, a: Ask, hidden: list[int], now_ms: int) -> None:
+    def _withheld(self, t: Tenant, project: Project, asks: list[Ask], hidden: list[list[int]], now_ms: int) -> None:
         """Decide on matches that stored facts rule out, so that they are counted with their reason."""
-        if not hidden:
+        kept = [found[: WITHHELD_MAX - len(a.withheld)] for a, found in zip(asks, hidden, strict=True)]
+        seqs = np.array([s for found in kept for s in found], np.int32)
+        if not len(seqs):
             return
-        seqs = np.array(hidden, np.int32)
-        rows, ask = _asked(t, project, [a], seqs, np.zeros(len(seqs), np.int32), now_ms)
-        decision, reasons = policy.decide(rows, ask)
-        for i, s in enumerate(hidden[: WITHHELD_MAX - len(a.withheld)]):
-            if decision[i] >= policy.QUARANTINE:
-                a.withheld.append(Found(s, int(decision[i]), int(reasons[i]), 0, 0.0))
+        owner = np.repeat(np.arange(len(asks), dtype=np.int32), [len(found) for found in kept])
+        decision, reasons = policy.decide(*_asked(t, project, asks, seqs, owner, now_ms))
+        for s, i, decided, why in zip(seqs.tolist(), owner.tolist(), decision.tolist(), reasons.tolist(), strict=True):
+            if decided >= policy.QUARANTINE:
+                asks[i].withheld.append(Found(s, decided, why, 0, 0.0))
 
 
 def _asked(

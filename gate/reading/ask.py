@@ -44,7 +44,7 @@ class Ask:
     snapshot: int = 0  # the tenant's generation when the decision was taken
     found: list[Found] = field(default_factory=list)
     withheld: list[Found] = field(default_factory=list)
-    rows: dict[int, MemoryRow] = field(default_factory=dict)
+    rows: dict[int, MemoryRow] = field(default_factory=dict)  # of the whole micro-batch: only what `found` names is this ask's
     notes: list[str] = field(default_factory=list)
     # given by the loop
     recall: bytes = b""

@@ -170,6 +170,7 @@ def candidates(
     """Candidates of all asks of one project, and for each ask the rows that match but that stored facts withhold now."""
     c, seqs = t.columns, index.seqs
     facts, all_usable = index.usable.now(t, seqs, now_ms)
+    ruled_out = ~facts
     allowed: list[Mask | None] = []
     hidden: list[Mask | None] = []
     for a in asks:
@@ -177,7 +178,7 @@ def candidates(
         if a.as_of_ms:  # the past is asked for: policy sorts out what was current then
             present, rest = c.held[seqs] == 0, c.held[seqs] != 0
         else:
-            present, rest = facts, ~facts
+            present, rest = facts, ruled_out
         if a.as_of_ms or not all_usable:
             allowed.append(present if seen is None else seen & present)
             hidden.append(rest if seen is None else seen & rest)
@@ -188,12 +189,9 @@ def candidates(
     words = [terms(a.text) for a in asks]
     near = index.vectors.search(vectors, max(limit, default=CANDIDATES_MIN), allowed)
     near = [(rows[scores > 0], scores[scores > 0]) for rows, scores in near]
-    lexical = [index.lexical.search(w, n, mask) for w, n, mask in zip(words, limit, allowed, strict=True)]
-    withheld = [
-        seqs[index.lexical.search(w, CANDIDATES_MIN, mask)[0]].tolist() if mask is not None else []
-        for w, mask in zip(words, hidden, strict=True)
-    ]
-    return fuse(seqs, lexical, near, np.array(limit, np.int32)), withheld
+    lexical = [index.lexical.search_beside(*question) for question in zip(words, limit, allowed, hidden, strict=True)]
+    withheld = [seqs[rows[:CANDIDATES_MIN]].tolist() for _, rows in lexical]
+    return fuse(seqs, [found for found, _ in lexical], near, np.array(limit, np.int32)), withheld
 
 
 Lane = Sequence[tuple[Seqs, Floats]]

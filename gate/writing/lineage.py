@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -136,8 +138,9 @@ class ContextText:
 
     def nearest(self, vectors: Vector) -> list[dict[int, float]]:
         """For each row of float32[n, dim] the cosines of the nearest served texts. One product for all is a third of the time."""
+        known = self._rows
         return [
-            dict(zip(map(self._rows.__getitem__, rows.tolist()), scores.tolist(), strict=True))
+            {known[r]: s for r, s in zip(rows.tolist(), scores.tolist(), strict=True)}
             for rows, scores in self._matrix.best(vectors, NEAREST, [None] * len(vectors))
         ]
 
@@ -163,9 +166,10 @@ class ContextText:
         def is_rare(term: str) -> bool:
             known = rare.get(term)
             if known is None:
-                known = rare[term] = not _SMALL_NUMBER.match(term) and (
-                    bool(_IDENTIFIER.search(term)) or df(term) - self._echoed.get(term, 0) <= common
-                )
+                known = _rare_by_form(term)
+                if known is None:
+                    known = df(term) - self._echoed.get(term, 0) <= common
+                rare[term] = known
             return known
 
         if cosines is None:
@@ -193,22 +197,17 @@ class ContextText:
             if found is not None:
                 for seq in (found, *self._runs_again.get(h, ())):
                     copied[seq] = 1.0
-        # The loop goes on serving meanwhile: each mark is looked up once.
-        # Nearness in time and labels gives at most so much: below this cosine nothing served reaches SERVED_CONFIDENCE.
-        least = COSINE_FROM + COSINE_SPAN * (SERVED_CONFIDENCE - _nearness(0, bool(run), bool(task))) / COSINE_WEIGHT
-        likely = [s for s, cosine in cosines.items() if cosine >= least]
-        marks = {s: mark for s in (*likely, *copied, *self.special) if (mark := served.get(s)) is not None}
-        strong = sorted((s for s in copied if s in marks), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
-        confidence = {
-            s: _served(mark, cosines.get(s) or float(self.texts[s].vector @ mine.vector), now_ms, run, task)
-            for s, mark in marks.items()
-            if s not in copied
-        }
-        near = [s for s in self.special if confidence.get(s, 0.0) >= FLOW_CONFIDENCE]
-        over = sorted((s for s, v in confidence.items() if v >= SERVED_CONFIDENCE), key=lambda s: (-confidence[s], s))[
-            :SERVED_EDGES_MAX
-        ]
-        return Evidence(tuple(Pair(s, copied[s]) for s in strong), tuple(Pair(s, confidence[s]) for s in over), tuple(near))
+        # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
+        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
+
+        def confidence(seq: int, cosine: float) -> float:
+            mark = None if seq in copied else served.get(seq)
+            return 0.0 if mark is None else _served(mark, cosine, now_ms, run, task)
+
+        special = {s: confidence(s, cosines.get(s) or float(self.texts[s].vector @ mine.vector)) for s in self.special}
+        near = tuple(s for s, sure in special.items() if sure >= FLOW_CONFIDENCE)
+        over = _surest(cosines, confidence, _nearness(0, bool(run), bool(task)), special)
+        return Evidence(tuple(Pair(s, copied[s]) for s in strong), over, near)
 
     def _repeats(self, mine: Text, seq: int) -> bool:
         """Whether `mine` holds nearly all of what a served text has and the writer didn't."""
@@ -216,16 +215,46 @@ class ContextText:
         return len(theirs) >= REPEATED_TERMS_MIN and len(theirs & mine.terms) >= REPEATED_SHARE * len(theirs)
 
 
+def _surest(
+    cosines: Mapping[int, float], confidence: Callable[[int, float], float], nearness: float, known: Mapping[int, float]
+) -> tuple[Pair, ...]:
+    """The at most SERVED_EDGES_MAX of surest confidence from SERVED_CONFIDENCE on, surest first, of equal ones the oldest.
+
+    `cosines`, best first, are read only as far as they can get in with the most that nearness gives; `known` are all looked at.
+    """
+    best = [(sure, -s) for s, sure in known.items() if s not in cosines and sure >= SERVED_CONFIDENCE]
+    heapify(best)
+    for seq, cosine in cosines.items():
+        most = nearness + _likeness(cosine)
+        if most < SERVED_CONFIDENCE or (len(best) >= SERVED_EDGES_MAX and most < best[0][0]):
+            break
+        sure = confidence(seq, cosine)
+        if sure >= SERVED_CONFIDENCE:
+            heappush(best, (sure, -seq))
+        while len(best) > SERVED_EDGES_MAX:
+            heappop(best)
+    return tuple(Pair(-s, sure) for sure, s in sorted(best, reverse=True)[:SERVED_EDGES_MAX])
+
+
 def _served(mark: Mark, cosine: float, now_ms: int, run: bytes, task: bytes) -> float:
     """Confidence that something served was used: nearness in time alone (at most .35) never joins."""
-    likeness = min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN))
     near = _nearness(now_ms - mark.ms, bool(run) and mark.run == run, bool(task) and mark.task == task)
-    return near + COSINE_WEIGHT * likeness
+    return near + _likeness(cosine)
+
+
+def _likeness(cosine: float) -> float:
+    return COSINE_WEIGHT * min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN))
 
 
 def _nearness(age_ms: int, same_run: bool, same_task: bool) -> float:
     recency: float = 2.0 ** (-max(0, age_ms) / HALF_LIFE_MS)
     return 0.05 + 0.10 * same_run + 0.05 * same_task + 0.15 * recency
+
+
+@lru_cache(1 << 16)
+def _rare_by_form(term: str) -> bool | None:
+    """Whether a term is rare (an identifier) or not (a small number) by its form; None: its frequency tells."""
+    return False if _SMALL_NUMBER.match(term) else True if _IDENTIFIER.search(term) else None
 
 
 def _runs(words: tuple[str, ...]) -> Iterable[int]:

@@ -38,6 +38,7 @@ def prepare(
         assert w.redacted is not None
         w.text = Text(frozenset(terms(w.redacted.text)), tuple(words(w.redacted.text)), vectors[i])
     _lineage(batch, indexes, embedder)
+    salts = salt(E.SALT_BYTES * len(batch))
     for i, w in enumerate(batch):
         assert w.redacted is not None
         p = w.principal
@@ -55,7 +56,7 @@ def prepare(
             trace_id=trace_id,
             scope_id=scope_id,
         )
-        w.body = salt(E.SALT_BYTES) + E.encode(body)
+        w.body = salts[i * E.SALT_BYTES : (i + 1) * E.SALT_BYTES] + E.encode(body)
         w.body_hash = body_hash(w.body)
         w.encoder = embedder.id
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from broker_config import supervisor
+from broker_config.control import Control
 from broker_config.home import Home
 from broker_config.server import start_server, stop_server
 from broker_config.supervision import GATEKEEPER_ENV, gatekeeper_command
@@ -57,16 +59,12 @@ async def rebuild(big: bool) -> AsyncIterator[Row]:
 
 
 async def _status(home: Home) -> dict[str, Any]:
-    from broker_config.control import Control
-
     async with Control(home) as control:
         return await control.status()
 
 
 def _rebuilt(home: Home) -> dict[str, Any]:
     """`python -m gate --rebuild` on a home of which only the broker runs."""
-    import subprocess
-
     child = start_server(home)
     try:
         env = {**os.environ, **GATEKEEPER_ENV, "CORDON_URL": home.url}

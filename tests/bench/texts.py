@@ -14,6 +14,7 @@ from gate.model.datasets import DataMissing, data_file
 
 MEMORY_CHARS: Final = 120
 _WORDS: Final = 4_000
+_TAIL_CHARS: Final = 16  # two rare words at least
 
 
 @cache
@@ -40,23 +41,24 @@ def source() -> str:
 
 
 class Texts:
-    """A stream of memories and questions. A memory ends in two rare words, so that few are the same as another."""
+    """A stream of memories and questions. A memory is a sentence or more, filled up with rare words, so that few are alike."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._weights = [1 / (i + 5) for i in range(_WORDS)]
 
-    def _prose(self, chars: int) -> str:
+    def _sentence(self) -> str:
         turns = _locomo()[0]
-        out = ""
-        while len(out) < chars:
-            out += (self._rng.choice(turns) if turns else " ".join(self._rng.choices(_vocabulary(), self._weights, k=12))) + " "
-        return out[:chars].strip()
+        return self._rng.choice(turns) if turns else " ".join(self._rng.choices(_vocabulary(), self._weights, k=16))
 
     def memory(self, chars: int = MEMORY_CHARS) -> str:
-        tail = " ".join(self._rng.choices(_vocabulary(), k=2))
-        return f"{self._prose(chars - len(tail) - 1)} {tail}"
+        out = self._sentence()[: chars - _TAIL_CHARS]
+        while chars - len(out) > MEMORY_CHARS:
+            out = f"{out} {self._sentence()}"[: chars - _TAIL_CHARS]
+        while len(out) < chars:
+            out += " " + self._rng.choice(_vocabulary())
+        return out[:chars].strip()
 
     def question(self) -> str:
         questions = _locomo()[1]
-        return self._rng.choice(questions) if questions else self._prose(60)
+        return self._rng.choice(questions) if questions else self._sentence()[:60]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
+
+from bus.frames import Case, Hold, Release
 
 from . import texts
 from .load import Figures
@@ -27,7 +30,7 @@ async def seed(stand: Stand, agents: Sequence[str], total: int, seed: int = 3) -
 
 async def fill_contexts(stand: Stand, agents: Sequence[str], ids: int) -> None:
     """Serve every agent's context its tenant's newest memories, 64 at a time."""
-    await stand.run("get", agents, min(64, len(agents)), -(-ids // 64) * len(agents), k=64)
+    await stand.run("get", agents, len(agents), -(-ids // 64) * len(agents), k=64)
 
 
 class Beside:
@@ -189,8 +192,6 @@ async def memory(big: bool) -> AsyncIterator[Row]:
 
 async def hold(big: bool) -> AsyncIterator[Row]:
     """A hold of 5,000 members of a tree, warmed, to the receipt; the echo beside it."""
-    from bus.frames import Case, Hold, Release
-
     async with standing(1, 4) as stand, AsyncExitStack() as stack:
         agents = [f"t0/a{i}" for i in range(4)]
         await stand.open(agents)
@@ -200,14 +201,14 @@ async def hold(big: bool) -> AsyncIterator[Row]:
         grown = await stand.run("child", agents, 200, 4_999, project="p2")
         root, times, inside, released = grown.ids[0], list[float](), list[str](), list[float]()
         for _ in range(9):
-            start = _now()
+            start = time.perf_counter()
             case = await stand.ops("t0", Hold(selector=[root], now=True, message="bench"))
-            times.append(_now() - start)
+            times.append(time.perf_counter() - start)
             assert isinstance(case, Case), case
             inside.append(f"closure {case.closure_ms:.1f}, set and append {case.hold_ms:.1f} ms")
-            start = _now()
+            start = time.perf_counter()
             await stand.ops("t0", Release(case=case.case, message="bench"))
-            released.append(_now() - start)
+            released.append(time.perf_counter() - start)
         echo = await stand.run("echo", agents[:1], 1, 1_000)
         yield Row(
             bench="hold",
@@ -220,9 +221,3 @@ async def hold(big: bool) -> AsyncIterator[Row]:
             note=f"{inside[-1]}; the median of 7 after 2 to warm up",
         )
         yield Row(bench="hold", name=f"release of {case.count} members", value=_median(released[2:]) * 1e3, unit="ms")
-
-
-def _now() -> float:
-    import time
-
-    return time.perf_counter()
