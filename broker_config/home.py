@@ -42,11 +42,6 @@ class Home:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().absolute()
 
-    @classmethod
-    def from_env(cls) -> Home:
-        """`CORDON_HOME`, by default ./.cordon."""
-        return cls(os.environ.get("CORDON_HOME") or DEFAULT_HOME)
-
     # --- settings
     @property
     def config(self) -> Path:
@@ -180,9 +175,6 @@ class Home:
     def streams(self, k: int) -> Path:
         """Ids of the streams that the first up made. With it, a missing stream is a loss, not a first start."""
         return self.shard(k) / "streams.json"
-
-    def tenant_store(self, k: int, account: str) -> Path:
-        return self.shard(k) / "tenants" / account
 
     # --- what it does
     @property

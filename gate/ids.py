@@ -13,7 +13,6 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]  # by 10 bits
 ID_CHARS = 26
-ID_BYTES = 16
 TAIL_BYTES = 10
 _DRAWN = 256
 _tails: list[bytes] = []

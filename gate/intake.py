@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -65,33 +66,39 @@ class Intake:
     # --- agents -----------------------------------------------------------------------------------
     async def on_memory(self, m: Msg) -> None:
         """A request on in.…"""
+        self._take(m, MEMORY_VERBS_SERVED, self._remember)
+
+    def _take(self, m: Msg, served: frozenset[str], serve: Callable[[Principal, str, Msg], None]) -> None:
+        """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
         at = parse_inbound(m.subject)
         if at is None:
             return
         p: Principal | None = None
-        request_id = ""
+        request_id = _request_id(m.data)
         try:
             p = self.shard.identifier.identify(at, m.headers)
-            request_id = _request_id(m.data)
-            if at.verb not in MEMORY_VERBS_SERVED:
+            if at.verb not in served:
                 raise Refused("verb_not_available")
             self._may_serve(p)
-            req = _decode(at.verb, m.data)
-            request_id = _checked(req)
-            match req:
-                case Draft():
-                    self._write(p, req, m.reply, request_id, m.data)
-                case Query() | Get():
-                    self._ask(p, req, m.reply, request_id)
-                case Ack():
-                    self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
-                case Sync():
-                    self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
+            serve(p, at.verb, m)
         except Refused as e:
             self._refuse(at.account, at.verb, at.key, at.project, m.reply, e, request_id, p)
         except Exception:
             log.exception("request failed: %s", at.verb)
             self._refuse(at.account, at.verb, at.key, at.project, m.reply, Refused("internal"), request_id, p)
+
+    def _remember(self, p: Principal, verb: str, m: Msg) -> None:
+        req = _decode(verb, m.data)
+        request_id = _checked(req)
+        match req:
+            case Draft():
+                self._write(p, req, m.reply, request_id)
+            case Query() | Get():
+                self._ask(p, req, m.reply, request_id)
+            case Ack():
+                self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
+            case Sync():
+                self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
 
     def _refuse(
         self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None
@@ -111,7 +118,7 @@ class Intake:
         if p.tenant.in_flight >= TENANT_IN_FLIGHT_MAX:
             raise Refused("over_quota", field="in_flight", limit=TENANT_IN_FLIGHT_MAX)
 
-    def _write(self, p: Principal, d: Draft, reply: str, request_id: str, data: bytes) -> None:
+    def _write(self, p: Principal, d: Draft, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
         idem, content = _idempotency(p, d)
         if idem in t.idem:  # before all that time may have changed since: a retry is answered however late
@@ -275,27 +282,14 @@ class Intake:
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:
         """A request on op.…"""
-        at = parse_inbound(m.subject)
-        if at is None:
-            return
-        p: Principal | None = None
-        request_id = ""
-        try:
-            p = self.shard.identifier.identify(at, m.headers)
-            request_id = _request_id(m.data)
-            if at.verb not in OPS_VERBS_SERVED:
-                raise Refused("verb_not_available")
-            self._may_serve(p)
-            req = _decoded(_decode_ops, m.data)
-            request_id = _checked(req)
-            if frames.VERB_OF[type(req)] != at.verb:
-                raise Refused("malformed_frame")
-            self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "", p)
-        except Refused as e:
-            self._refuse(at.account, at.verb, at.key, "", m.reply, e, request_id, p)
-        except Exception:
-            log.exception("operator request failed: %s", at.verb)
-            self._refuse(at.account, at.verb, at.key, "", m.reply, Refused("internal"), request_id, p)
+        self._take(m, OPS_VERBS_SERVED, self._ordered)
+
+    def _ordered(self, p: Principal, verb: str, m: Msg) -> None:
+        req = _decoded(_decode_ops, m.data)
+        request_id = _checked(req)
+        if frames.VERB_OF[type(req)] != verb:
+            raise Refused("malformed_frame")
+        self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "", p)
 
     async def _operate(self, p: Principal, req: Frame, reply: str) -> None:
         self.shard.send(reply, frames.encode(await self.shard.operators.answer(p, req)))

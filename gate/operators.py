@@ -371,7 +371,7 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")
     out.append(
-        f"It was decided on in {reads if reads < READS_SHOWN else f'at least {READS_SHOWN}'} recalls."
+        f"It was decided on in {reads if reads < READS_SHOWN else f'at least {READS_SHOWN}'} recall{'s' if reads > 1 else ''}."
         if reads
         else "No recall has come upon it."
     )

@@ -49,7 +49,7 @@ class Labels:
 
 
 class Context:
-    __slots__ = ("epoch", "exposed", "fresh", "id", "labels", "last_read_ms", "recalls", "root", "served", "user")
+    __slots__ = ("epoch", "exposed", "fresh", "id", "labels", "last_read_ms", "recalls", "root", "served")
 
     def __init__(self, id_: bytes, root: int) -> None:
         self.id = id_
@@ -60,7 +60,6 @@ class Context:
         self.served = OrderedDict[int, Mark]()  # tenant_seq → mark, oldest first; the index thread looks into it
         self.exposed: set[bytes] = set()  # open cases with a member among the served
         self.last_read_ms = 0
-        self.user = 0  # the one user this context serves, 0 = none yet
         # (epoch, what was served in it since the index thread last looked): one object, so that they can't be mixed up
         self.fresh: tuple[int, deque[int]] = (0, deque())
 
@@ -72,7 +71,6 @@ class Context:
         self.served = OrderedDict()
         self.exposed = set()
         self.last_read_ms = 0
-        self.user = 0
         self.fresh = (epoch, deque())
 
     def idle(self, now_ms: int, idle_ms: int) -> bool:

@@ -22,7 +22,6 @@ class Agent:
     chain: tuple[bytes, ...] = ()
     held: int = 0  # how many of its memories are held now
     in_flight: int = 0
-    issued_ms: int = 0
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
@@ -56,7 +55,7 @@ class Agents:
         if agent is None:
             number = len(self.all)
             parent = self.by_id.get(e.parent) if e.parent else None
-            agent = Agent(number, e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person, issued_ms=e.ms)
+            agent = Agent(number, e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person)
             agent.root = parent.root if parent else number
             agent.chain = (*parent.chain, parent.id) if parent else ()
             self.all.append(agent)

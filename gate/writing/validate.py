@@ -20,7 +20,6 @@ from gate.state.tenant import Clauses
 _BIDI: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _READER_KINDS: Final = ("agent", "role", "user")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MEDIUM_MAX_MS: Final = 36_500 * DAY_MS
 # Time to live by kind, in days: (default, most); None = none.
 TTL_DAYS: Final[dict[str, tuple[float | None, float | None]]] = {
     "fact": (365, None),
