@@ -1,12 +1,12 @@
 """What can be wrong with the ledger. These are answers, not guesses: an unknown outcome is never raised, it is asked again.
 
-    LedgerError
-    ├── LedgerCorrupt    stored bytes don't decode, or don't chain                   stop the shard
-    ├── LedgerWentBack   the stream ends before, or differs from, what was seen      stop the shard; never rebuilt by itself
-    ├── LedgerGap        a sequence is missing inside the stream                     fill it from ERASED, else stop
-    ├── LedgerFull       the append was refused for space; nothing was stored        erase or enlarge, then go on
-    ├── LedgerRefused    the append was refused for another reason; nothing stored   a bug or a wrong configuration
-    └── SteppedDown      another writer owns the shard                               stop serving, reads too
+LedgerError
+├── LedgerCorrupt    stored bytes don't decode, or don't chain                   stop the shard
+├── LedgerWentBack   the stream ends before, or differs from, what was seen      stop the shard; never rebuilt by itself
+├── LedgerGap        a sequence is missing inside the stream                     fill it from ERASED, else stop
+├── LedgerFull       the append was refused for space; nothing was stored        erase or enlarge, then go on
+├── LedgerRefused    the append was refused for another reason; nothing stored   a bug or a wrong configuration
+└── SteppedDown      another writer owns the shard                               stop serving, reads too
 """
 
 from __future__ import annotations

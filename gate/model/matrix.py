@@ -66,9 +66,7 @@ class UnitMatrix:
         """`index_select` takes a sixth of what indexing takes."""
         return self._data.index_select(0, torch.from_numpy(rows.astype(np.int64)))
 
-    def best(
-        self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0
-    ) -> list[tuple[Rows, Vectors]]:
+    def best(self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0) -> list[tuple[Rows, Vectors]]:
         """Per query at most `limit` allowed rows from `first` on and their cosines, best first, equal ones newest first.
 
         The scan finds candidates by bfloat16 products; those are scored again in float32, since bfloat16 has many ties.

@@ -199,9 +199,7 @@ class LineageStore:
             with self._changed:
                 self._waiters = [other for other in self._waiters if other is not waiter]
 
-    async def query(
-        self, name: str, params: Mapping[str, object], timeout_s: float = QUERY_TIMEOUT_S
-    ) -> list[tuple[Any, ...]]:
+    async def query(self, name: str, params: Mapping[str, object], timeout_s: float = QUERY_TIMEOUT_S) -> list[tuple[Any, ...]]:
         """The rows of a named query (sql/lineage.sql says what each gives and takes), one query at a time, off the loop.
 
         KeyError for an unknown name; Unavailable after `timeout_s`, beyond the memory limit, or when the store has failed.

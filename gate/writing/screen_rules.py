@@ -25,26 +25,26 @@ def _rule(reason: str, score: int, literals: str | tuple[str, ...], pattern: str
 
 
 _ORDERS: Final = (
-        r"(?:instructions?|prompts?|directives?|guidelines?|rules|polic(?:y|ies)|orders|commands|programming"
-        r"|restrictions|constraints)"
+    r"(?:instructions?|prompts?|directives?|guidelines?|rules|polic(?:y|ies)|orders|commands|programming"
+    r"|restrictions|constraints)"
 )
 _YOURS: Final = (
-        r"(?:all|any|every|previous|prior|above|earlier|preceding|your|initial|original|system|existing|developer"
-        r"|safety|operator'?s?)"
+    r"(?:all|any|every|previous|prior|above|earlier|preceding|your|initial|original|system|existing|developer"
+    r"|safety|operator'?s?)"
 )
 _FREE: Final = (
     r"(?:no|without(?: any)?|free (?:of|from)(?: all| any)?|exempt from(?: the| all)?(?: usual)?) (?:\w+ )?"
     r"(?:restrictions?|rules|filters?|limits|limitations|polic(?:y|ies)|guidelines|censorship)"
 )
 _ACTS: Final = (
-        r"(?:send|forward|transfer|wire|pay|upload|post|email|e-mail|leak|share|exfiltrate|execute|run|delete"
-        r"|disable|grant|approve|call|append|insert|include)"
+    r"(?:send|forward|transfer|wire|pay|upload|post|email|e-mail|leak|share|exfiltrate|execute|run|delete"
+    r"|disable|grant|approve|call|append|insert|include)"
 )
 _GUARDED: Final = (
-        r"(?:credentials?|passwords?|secrets?|(?:api |access |private |secret )keys?|tokens|environment variables"
-        r"|system prompt|session data"
-        r"|(?:customer|user|client|order) (?:list|emails?|data|records)|(?:all|full|entire) (?:the )?(?:\w+ )?"
-        r"(?:data|files|records|conversations?|history|context)"
+    r"(?:credentials?|passwords?|secrets?|(?:api |access |private |secret )keys?|tokens|environment variables"
+    r"|system prompt|session data"
+    r"|(?:customer|user|client|order) (?:list|emails?|data|records)|(?:all|full|entire) (?:the )?(?:\w+ )?"
+    r"(?:data|files|records|conversations?|history|context)"
     r"|conversation (?:data|history|context)|personal (?:data|information)|private (?:data|files|notes))"
 )
 _AWAY: Final = r"(?:https?://|www\.|\w@[\w-]{1,60}\.\w|\bto [\w-]{1,40}\.\w|externally|external address)"
