@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import anyio
 
-from .scenario import Task, restated
+from .scenario import Task, reported, restated
 from .stores import Answer, Recalled, Store, open_store
 
 Report = dict[str, Any]
-SUMMARY_OF: Final = 1  # how many recalled texts a summary is made of: with two, what carries the poison is no plain truth
+SUMMARY_OF: Final = 2  # how many recalled texts a summary is made of
 
 
 def _wrote(id_: str, content: str, used: list[Recalled]) -> Report:
@@ -59,7 +59,7 @@ async def plan(store: Store, step: Report) -> Report:
     for item in answer.items:
         value = task.find(item.content)
         if value:
-            content = f"Plan for {task.tool}: use {value}. {restated([item.content])}"
+            content = f"Plan for {task.tool}: use {value}; {reported(item.content)}"
             return {
                 "wrote": [_wrote(await store.write(task.project, content, kind="decision"), content, [item])],
                 **_seen(answer),

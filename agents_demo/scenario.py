@@ -135,8 +135,17 @@ def restated(texts: list[str]) -> str:
     clauses = []
     for text in texts:
         first, comma, rest = text.rstrip(".。").partition(", ")
-        turned = f"{rest}; {first}" if comma else first
-        for old, new in _WORDS:
-            turned = turned.replace(old, new)
-        clauses.append(turned)
+        clauses.append(_reworded(f"{rest}; {first}" if comma else first))
     return "In short: " + ". ".join(clauses) + "."
+
+
+def reported(text: str) -> str:
+    """One text in another's words than `restated`'s: no two agents put the same thing alike."""
+    first, comma, rest = text.rstrip(".。").partition(", ")
+    return f"what we know is that {_reworded(first)}" + (f" ({_reworded(rest)})" if comma else "") + "."
+
+
+def _reworded(text: str) -> str:
+    for old, new in _WORDS:
+        text = text.replace(old, new)
+    return text

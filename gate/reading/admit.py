@@ -27,6 +27,9 @@ NOTE_GATE_OFF: Final = "gate_unavailable"
 NOTE_SHADOW: Final = "policy_shadow"
 WITHHELD_MAX: Final = 64
 DAY_MS: Final = 86_400_000
+# What is ranked down counts half. As a tier behind all that is admitted, notes from outside were never found once a project had k
+# records of its own (docs/decisions.md 23).
+LOWERED: Final = 0.5
 
 
 class Admission:
@@ -104,8 +107,9 @@ class Admission:
             parts = [slice(a, b) for a, b in pairwise(starts.tolist())]
             decision = np.concatenate([_shadow(decision[s], reasons[s], a) for s, a in zip(parts, asks, strict=True)])
         worth = found.fused * (500 + rows.eff) / 1500  # deterministic: fused rank by trust, then age in whole days
+        worth = np.where(decision == policy.ADMIT, worth, worth * LOWERED)
         age = (now_ms - c.oldest[seqs]) // DAY_MS
-        order = np.lexsort((-seqs, age, -worth, decision != policy.ADMIT, owner))
+        order = np.lexsort((-seqs, age, -worth, owner))
         in_order = [x[order].tolist() for x in (seqs, decision, reasons, constraints, score, rows.actor, c.evroot[seqs])]
         for a, (start, end) in zip(asks, pairwise(starts.tolist()), strict=True):
             ids, decided, why, bits, scores, actors, roots = (x[start:end] for x in in_order)

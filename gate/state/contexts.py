@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .interned import Interned
 
 TRUST_MAX: Final = 1000
+FRESH_MAX: Final = 4 * CONTEXT_WINDOW_IDS
 ORIGIN_MAX: Final = 5  # system
 
 
@@ -121,3 +122,5 @@ class Context:
         self.fresh[1].append(seq)
         if len(served) > CONTEXT_WINDOW_IDS:
             del served[next(iter(served))]
+        if len(self.fresh[1]) > FRESH_MAX:  # who asks for ever and never writes: each id once, and only what is in the window
+            self.fresh = (self.fresh[0], deque(s for s in dict.fromkeys([*self.fresh[1]]) if s in served))

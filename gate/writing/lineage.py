@@ -1,20 +1,21 @@
 """Lineage that nobody has to declare: which of the memories served to a context a new text was made from.
 
 Owned by the index thread: one ContextText beside each Context, kept incrementally (scanning 2,048 texts per write costs
-200-700 µs). Confidence is per pair, never normalised over the set. Thresholds: the project's defaults table.
+200-700 µs). Confidence is per pair, never normalised over the set. Thresholds: the project's defaults table, where they fit this
+encoder; likeness was calibrated on LoCoMo (docs/decisions.md 21, tests/bench `lineage`).
 
 A token explains itself only when the writer used it before it was served it; evidence given with a draft explains nothing,
-because it
-is a claim, and claims can only tighten.
+because it is a claim, and claims can only tighten. A copy may be explained by a better copy (decision 22).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
+from heapq import nlargest
 from typing import Final
 
 import numpy as np
@@ -37,10 +38,14 @@ RARE_DF_SHARE: Final = 0.01  # of the project's memories
 SERVED_CONFIDENCE: Final = 0.50  # edges from here, joined too
 SERVED_EDGES_MAX: Final = 8
 COPIED_EDGES_MAX: Final = 32
-COSINE_FROM, COSINE_SPAN, COSINE_WEIGHT = 0.3, 0.6, 0.5  # what likeness adds: nothing at .3, .50 from .9 on
+LIKENESS_WEIGHT: Final = 0.5  # what likeness adds at most; it is the greater of two, each 0 at FROM and 1 from FROM + SPAN on:
+COSINE_FROM, COSINE_SPAN = 0.70, 0.25  # of the vectors
+OVERLAP_FROM, OVERLAP_SPAN = 0.10, 0.45  # of the words, by idf: sqrt(share of mine * share of theirs)
+OVERLAP_POSTINGS: Final = 1_500  # mentions looked at, rarest terms first
+OVERLAP_NEAREST: Final = 32  # served texts whose overlap is worked out: those that share most
 FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
 HALF_LIFE_MS: Final = 30 * 60_000
-OWN_TERMS_MAX: Final = 65_536
+OWN_TERMS_MAX: Final = 65_536  # and runs
 NEAREST: Final = 64  # served candidates looked at, by cosine
 _IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
 _SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
@@ -89,8 +94,10 @@ class ContextText:
         self.special: set[int] = set()
         self._having: dict[str, list[int]] = {}
         self._runs: dict[int, int] = {}
+        self._weights: dict[int, float] = {}  # sum of idf of a served text's terms, when it was first asked for
         self._runs_again: dict[int, list[int]] = {}  # later texts with a run that is known already: few
         self._own: set[str] = set()
+        self._own_runs: set[int] = set()
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []
@@ -116,11 +123,13 @@ class ContextText:
         self._rows.append(seq)
 
     def wrote(self, text: Text) -> None:
-        """The writer's own text: terms that it was not served before are its own from now on. Repeating the others doesn't make
-        them common.
+        """The writer's own text: terms and runs that it was not served before are its own from now on. Repeating the others
+        doesn't make them common.
         """
         if len(self._own) < OWN_TERMS_MAX:  # beyond it nothing more is explained: more copies, never fewer
             self._own |= {t for t in text.terms if t not in self._having}
+        if len(self._own_runs) < OWN_TERMS_MAX:
+            self._own_runs |= {h for h in _runs(text.words) if h not in self._runs}
         for t in text.terms:
             if t in self._having:
                 self._echoed[t] = self._echoed.get(t, 0) + 1
@@ -129,9 +138,9 @@ class ContextText:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
-        texts, special, own, echoed = self.texts, self.special, self._own, self._echoed
+        texts, special, own, own_runs, echoed = self.texts, self.special, self._own, self._own_runs, self._echoed
         self._clear()
-        self._own, self._echoed = own, echoed
+        self._own, self._own_runs, self._echoed = own, own_runs, echoed
         for seq, text in texts.items():
             if seq in served:
                 self.serve(seq, text, seq in special)
@@ -160,33 +169,59 @@ class ContextText:
         """
         if not self.texts:
             return NO_EVIDENCE
-        common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
-        rare: dict[str, bool] = {}
-
-        def is_rare(term: str) -> bool:
-            known = rare.get(term)
-            if known is None:
-                known = _rare_by_form(term)
-                if known is None:
-                    known = df(term) - self._echoed.get(term, 0) <= common
-                rare[term] = known
-            return known
-
+        known = _Frequencies(df, n, self._echoed)
         if cosines is None:
             [cosines] = self.nearest(mine.vector[None, :])
+        shared, rare = self._shared(mine, known)
+        copied = self._copied(mine, cosines, rare, known)
+        # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
+        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
+        explained = self._explained(mine, strong, copied, known) if len(strong) > 1 else set()
+        overlaps = self._overlaps(mine, shared, known)
+
+        def confidence(seq: int) -> float:
+            cosine = cosines.get(seq)
+            if cosine is None:
+                cosine = float(self.texts[seq].vector @ mine.vector) if seq in self.special else 0.0
+            return _served(served[seq], _likeness(cosine, overlaps.get(seq, 0.0)), now_ms, run, task)
+
+        sure = {s: confidence(s) for s in {*cosines, *overlaps, *self.special} if s in served and s not in copied}
+        near = tuple(s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE)
+        over = sorted((s for s, c in sure.items() if c >= SERVED_CONFIDENCE), key=lambda s: (-sure[s], s))[:SERVED_EDGES_MAX]
+        return Evidence(
+            tuple(Pair(s, copied[s]) for s in strong if s not in explained),
+            (*(Pair(s, copied[s]) for s in strong if s in explained), *(Pair(s, sure[s]) for s in over)),
+            near,
+        )
+
+    def _shared(self, mine: Text, known: _Frequencies) -> tuple[dict[int, float], dict[int, int]]:
+        """By served text: the weight of the words that it shares with `mine` and that the writer didn't bring, and how many of
+        them are rare.
+        """
+        having = sorted((len(h), t) for t in mine.terms if (h := self._having.get(t)) is not None and t not in self._own)
+        weights: dict[int, float] = {}
+        rare: dict[int, int] = {}
+        left = OVERLAP_POSTINGS
+        for size, term in having:
+            left -= size
+            is_rare = known.rare(term)
+            if left < 0 and not is_rare:
+                continue
+            weight = known.weight(term)
+            for seq in self._having[term]:
+                weights[seq] = weights.get(seq, 0.0) + weight
+                if is_rare:
+                    rare[seq] = rare.get(seq, 0) + 1
+        return weights, rare
+
+    def _copied(self, mine: Text, cosines: Mapping[int, float], rare: Mapping[int, int], known: _Frequencies) -> dict[int, float]:
         copied: dict[int, float] = {}
-        hits: dict[int, int] = {}
-        for term in mine.terms:
-            having = self._having.get(term)
-            if having and term not in self._own and is_rare(term):
-                for seq in having:
-                    hits[seq] = hits.get(seq, 0) + 1
-        for seq, count in hits.items():
+        for seq, count in rare.items():
             cosine = cosines.get(seq, 0.0)
             if cosine >= COPIED_COSINE:
                 copied[seq] = min(1.0, cosine)
             if count >= RARE_TOKENS_MIN:
-                cover = count / max(1, sum(map(is_rare, self.texts[seq].terms)))
+                cover = count / max(1, sum(map(known.rare, self.texts[seq].terms)))
                 if cover >= RARE_COVER_MIN:
                     copied[seq] = max(copied.get(seq, 0.0), COPIED_CONFIDENCE, min(1.0, cover))
         for seq, cosine in cosines.items():
@@ -194,20 +229,47 @@ class ContextText:
                 copied[seq] = max(copied.get(seq, 0.0), min(1.0, cosine))
         for h in _runs(mine.words):
             found = self._runs.get(h)
-            if found is not None:
+            if found is not None and h not in self._own_runs:
                 for seq in (found, *self._runs_again.get(h, ())):
                     copied[seq] = 1.0
-        # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
-        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
+        return copied
 
-        def confidence(seq: int, cosine: float) -> float:
-            mark = None if seq in copied else served.get(seq)
-            return 0.0 if mark is None else _served(mark, cosine, now_ms, run, task)
+    def _explained(self, mine: Text, strong: list[int], copied: Mapping[int, float], known: _Frequencies) -> set[int]:
+        """Of several copies those that another served memory accounts for, of which a greater part is in `mine`.
 
-        special = {s: confidence(s, cosines.get(s) or float(self.texts[s].vector @ mine.vector)) for s in self.special}
-        near = tuple(s for s, sure in special.items() if sure >= FLOW_CONFIDENCE)
-        over = _surest(cosines, confidence, _nearness(0, bool(run), bool(task)), special)
-        return Evidence(tuple(Pair(s, copied[s]) for s in strong), over, near)
+        What is left of them, the other's words and runs taken out, would make no copy: no run, fewer rare words than that takes,
+        and no identifier. So a plan made from a record is no copy of a digest that quotes the record among others: that is a
+        suspect, joined like a parent.
+        """
+        words = {s: {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)} for s in strong}
+        cover = {s: known.total(self.texts[s].terms & mine.terms) / max(self._weight(s, known), 1e-9) for s in strong}
+        said = set(_runs(mine.words)) - self._own_runs
+        runs = {s: said.intersection(_runs(self.texts[s].words)) if said else frozenset() for s in strong}
+
+        def accounts(a: int, b: int) -> bool:
+            left = words[b] - words[a]
+            return (
+                cover[b] < cover[a] and runs[b] <= runs[a] and len(left) < RARE_TOKENS_MIN and not any(map(_rare_by_form, left))
+            )
+
+        return {b for b in strong if any(accounts(a, b) for a in strong)}
+
+    def _overlaps(self, mine: Text, shared: Mapping[int, float], known: _Frequencies) -> dict[int, float]:
+        """sqrt(share of mine * share of theirs), by idf, of the served texts that share most and of all special ones."""
+        if not shared:
+            return {}
+        most = nlargest(OVERLAP_NEAREST, shared, key=shared.__getitem__)
+        whole = max(known.total(mine.terms), 1e-9)
+        return {
+            s: shared[s] / math.sqrt(whole * max(self._weight(s, known), shared[s]))
+            for s in {*most, *(s for s in self.special if s in shared)}
+        }
+
+    def _weight(self, seq: int, known: _Frequencies) -> float:
+        weight = self._weights.get(seq)
+        if weight is None:
+            weight = self._weights[seq] = known.total(self.texts[seq].terms)
+        return weight
 
     def _repeats(self, mine: Text, seq: int) -> bool:
         """Whether `mine` holds nearly all of what a served text has and the writer didn't."""
@@ -215,35 +277,46 @@ class ContextText:
         return len(theirs) >= REPEATED_TERMS_MIN and len(theirs & mine.terms) >= REPEATED_SHARE * len(theirs)
 
 
-def _surest(
-    cosines: Mapping[int, float], confidence: Callable[[int, float], float], nearness: float, known: Mapping[int, float]
-) -> tuple[Pair, ...]:
-    """The at most SERVED_EDGES_MAX of surest confidence from SERVED_CONFIDENCE on, surest first, of equal ones the oldest.
+class _Frequencies:
+    """How telling terms are in the project that is written into, each looked up once."""
 
-    `cosines`, best first, are read only as far as they can get in with the most that nearness gives; `known` are all looked at.
-    """
-    best = [(sure, -s) for s, sure in known.items() if s not in cosines and sure >= SERVED_CONFIDENCE]
-    heapify(best)
-    for seq, cosine in cosines.items():
-        most = nearness + _likeness(cosine)
-        if most < SERVED_CONFIDENCE or (len(best) >= SERVED_EDGES_MAX and most < best[0][0]):
-            break
-        sure = confidence(seq, cosine)
-        if sure >= SERVED_CONFIDENCE:
-            heappush(best, (sure, -seq))
-        while len(best) > SERVED_EDGES_MAX:
-            heappop(best)
-    return tuple(Pair(-s, sure) for sure, s in sorted(best, reverse=True)[:SERVED_EDGES_MAX])
+    def __init__(self, df: Callable[[str], int], n: int, echoed: Mapping[str, int]) -> None:
+        self._df, self._n, self._echoed = df, n, echoed
+        self._common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
+        self._rare: dict[str, bool] = {}
+        self._weights: dict[str, float] = {}
+
+    def rare(self, term: str) -> bool:
+        known = self._rare.get(term)
+        if known is None:
+            known = _rare_by_form(term)
+            if known is None:
+                known = self._df(term) - self._echoed.get(term, 0) <= self._common
+            self._rare[term] = known
+        return known
+
+    def weight(self, term: str) -> float:
+        """BM25's idf, never 0: also where every memory has the term it is compared by it."""
+        weight = self._weights.get(term)
+        if weight is None:
+            df = max(0, self._df(term) - self._echoed.get(term, 0))
+            weight = self._weights[term] = math.log1p((max(self._n, df) - df + 0.5) / (df + 0.5))
+        return weight
+
+    def total(self, terms: Iterable[str]) -> float:
+        return sum(map(self.weight, terms))
 
 
-def _served(mark: Mark, cosine: float, now_ms: int, run: bytes, task: bytes) -> float:
+def _served(mark: Mark, likeness: float, now_ms: int, run: bytes, task: bytes) -> float:
     """Confidence that something served was used: nearness in time alone (at most .35) never joins."""
     near = _nearness(now_ms - mark.ms, bool(run) and mark.run == run, bool(task) and mark.task == task)
-    return near + _likeness(cosine)
+    return near + LIKENESS_WEIGHT * likeness
 
 
-def _likeness(cosine: float) -> float:
-    return COSINE_WEIGHT * min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN))
+def _likeness(cosine: float, overlap: float) -> float:
+    """0..1: the greater of both, so neither other words nor other topics hide a source alone."""
+    by_vector, by_words = (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN
+    return min(1.0, max(0.0, by_vector, by_words))
 
 
 def _nearness(age_ms: int, same_run: bool, same_task: bool) -> float:

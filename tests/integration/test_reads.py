@@ -153,6 +153,18 @@ def test_a_low_trust_memory_comes_last_and_as_background(shared_world: World) ->
     asyncio.run(scenario())
 
 
+def test_a_note_from_outside_is_found_however_many_records_there_are_on_the_topic(shared_world: World) -> None:
+    async def scenario() -> None:
+        async with room(shared_world, "writer", "reader") as (name, m):
+            outside = await document(shared_world, f"doc-{name}", "The ferry to Skerry leaves from quay seventeen at dawn", name)
+            for n in range(12):
+                await m["writer"].write(f"Ferry ledger entry {n}: fares were counted and the deck was swept", evidence=["u"])
+            recall = await m["reader"].query("from which quay does the ferry to Skerry leave?", k=4)
+            assert outside in recall.ids
+
+    asyncio.run(scenario())
+
+
 def test_required_origins_and_history_are_the_questions_to_tighten(shared_world: World) -> None:
     async def scenario() -> None:
         async with room(shared_world, "writer", "reader") as (name, m):

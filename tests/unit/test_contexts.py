@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gate.config import CONTEXT_WINDOW_IDS, DAY_MS
 from gate.ledger import events as E
-from gate.state.contexts import Context
+from gate.state.contexts import FRESH_MAX, Context
 
 from .story import Story
 
@@ -56,6 +56,18 @@ def test_beyond_the_window_only_the_labels_stay() -> None:
     assert others[0] in ctx.served
     assert len(ctx.served) == CONTEXT_WINDOW_IDS
     assert ctx.labels.floor == 100
+
+
+def test_a_reader_who_never_writes_keeps_its_list_of_what_is_new_short_and_whole() -> None:
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    once, often = story.memory(writer), [story.memory(writer) for _ in range(8)]
+    story.serve(reader, once)
+    for _ in range(FRESH_MAX // len(often) * 3):
+        story.serve(reader, *often)
+    epoch, fresh = story.context(reader).fresh
+    assert len(fresh) <= FRESH_MAX
+    assert (epoch, set(fresh)) == (0, {once, *often})
 
 
 def test_siblings_of_a_delegation_share_the_context_of_their_root() -> None:

@@ -105,7 +105,7 @@ def test_nearness_in_time_alone_never_joins() -> None:
 
 
 def test_meaning_and_time_together_make_a_served_edge() -> None:
-    found = evidence({1: "alpha beta"}, "gamma delta", cosine=0.8)
+    found = evidence({1: "alpha beta"}, "gamma delta", cosine=0.9)
     assert [p.parent for p in found.served] == [1]
     assert not evidence({1: "alpha beta"}, "gamma delta", cosine=0.45, age_ms=10 * 3_600_000).served
 
@@ -113,3 +113,43 @@ def test_meaning_and_time_together_make_a_served_edge() -> None:
 def test_a_restricted_item_counts_for_the_flow_check_from_a_lower_confidence() -> None:
     assert evidence({1: "alpha beta"}, "gamma delta", special=1, run=b"12345678", cosine=0.4).near == (1,)
     assert evidence({1: "alpha beta"}, "gamma delta", special=0, run=b"12345678", cosine=0.4).near == ()
+
+
+def test_words_in_common_make_a_served_edge_where_vectors_say_nothing() -> None:
+    cat = {1: "the cat sleeps on the warm roof"}
+    assert [p.parent for p in evidence(cat, "a warm roof pleases any cat", df=50, n=100).served] == [1]
+    assert evidence(cat, "a roof was repaired last year by three masons", df=50, n=100).served == ()
+
+
+def test_what_only_the_encoder_finds_alike_is_not_linked() -> None:
+    """Two unrelated sentences of the committed encoder have a cosine of about .6 (tests/bench lineage)."""
+    found = evidence({1: "alpha beta"}, "gamma delta", cosine=0.65, run=b"r")
+    assert (found.copied, found.served) == ((), ())
+
+
+RECORD = "ERP master data: vendor Halvorsen, bank account 2210-5571 at Nordbank"
+DIGEST = f"{RECORD}. The mail of Tuesday says to use 4471-9983 at Meridian"
+
+
+def test_a_digest_that_quotes_the_record_is_a_suspect_when_only_the_record_was_used() -> None:
+    found = evidence({1: RECORD, 2: DIGEST}, "Pay Halvorsen at Nordbank, account 2210-5571")
+    assert [p.parent for p in found.copied] == [1]
+    assert [p.parent for p in found.served] == [2]  # joined, so its labels count all the same
+
+
+def test_a_digest_of_which_anything_else_was_used_stays_a_parent() -> None:
+    found = evidence({1: RECORD, 2: DIGEST}, "Pay Halvorsen, account 2210-5571 at Nordbank or 4471-9983 at Meridian")
+    assert 2 in [p.parent for p in found.copied]
+    verbatim = evidence({1: "Nordbank 2210-5571 Halvorsen", 2: DIGEST}, f"{RECORD}. The mail of Tuesday", df=50, n=100)
+    assert 2 in [p.parent for p in verbatim.copied]
+
+
+def test_the_writers_own_wording_doesnt_make_its_earlier_text_a_source() -> None:
+    mine = "in short the lorry leaves the yard at six and comes back at nine with all the crates"
+    assert evidence({1: mine}, mine + " today", df=50, n=100).copied != ()
+    assert evidence({1: mine}, mine + " today", before=mine, df=50, n=100).copied == ()
+
+
+def test_of_two_equal_sources_both_are_parents() -> None:
+    found = evidence({1: SERVED, 2: SERVED}, "Payments to Halvorsen go through Meridian, account 4471-9983")
+    assert [p.parent for p in found.copied] == [1, 2]
