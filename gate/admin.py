@@ -19,6 +19,7 @@ from gate import ids
 from gate.config import ProjectSettings, encode_settings
 from gate.ledger import events as E
 from gate.refusals import Refused
+from gate.rights import ROLES
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored
@@ -26,7 +27,6 @@ from gate.writing.sequencer import Stored
 if TYPE_CHECKING:
     from gate.shard import Shard
 
-ROLES: Final = frozenset({"agent", "ingest", "user_gateway", "user_session", "supervisor", "operator", "auditor"})
 _PERSON: Final = re.compile(r"[a-z0-9_-]{0,64}\Z")
 ADMIN: Final = "admin"
 

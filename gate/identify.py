@@ -16,9 +16,10 @@ import msgspec
 from bus.frames import CLASSIFICATIONS, ORIGINS
 from bus.identity import RegistryEntry
 from bus.limits import NAME_CHARS_MAX
-from bus.subjects import MEMORY_VERBS, OPS_VERBS, Inbound, is_token
+from bus.subjects import Inbound, is_token
 
 from .refusals import Refused
+from .rights import NOTHING, Row, allow
 from .state.principals import Agent
 from .state.tenant import Tenant
 
@@ -27,9 +28,6 @@ SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person"})
 MANY_TAGS: Final = frozenset({"project", "see", "tool", "verb"})
 TOOL_RESULT: Final = ORIGINS.index("tool_result")
 DEFAULT_CLEARANCE: Final = 0  # no `see:` tag: public only
-# Verbs of the first release; the others of the grammar answer verb_not_available.
-MEMORY_VERBS_SERVED: Final = frozenset({"write", "query", "get", "ack", "sync"})
-OPS_VERBS_SERVED: Final = frozenset({"why", "trace", "hold", "release", "review", "case", "context", "stats"})
 
 
 class RequestInfo(msgspec.Struct, frozen=True):
@@ -60,7 +58,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """One requester: `key` is the broker's, `agent` the ledger's record of it."""
+    """One requester: `key` is the broker's, `agent` the ledger's record of it, `row` what its verb may reach (gate.rights)."""
 
     tenant: Tenant
     agent: Agent
@@ -68,6 +66,7 @@ class Principal:
     project: str
     rights: Rights
     user_hash: str = ""
+    row: Row = NOTHING
 
     @property
     def role(self) -> str:
@@ -114,15 +113,12 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
-        if at.verb not in (MEMORY_VERBS if at.project else OPS_VERBS):
-            raise Refused("verb_unknown")
-        if at.verb not in rights.verbs:
-            raise Refused("verb_denied")
+        row = allow("mem" if at.project else "ops", at.verb, rights.role, rights.verbs)
         if at.project:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None
             if project is None or project.state != "active":
                 raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
-        return Principal(tenant, agent, info.user, at.project, rights, tenant.user_hash(rights.user) if rights.user else "")
+        return Principal(tenant, agent, info.user, at.project, rights, tenant.user_hash(rights.user) if rights.user else "", row)
 
     def _rights_of(self, info: RequestInfo) -> Rights:
         key = (info.issuer_key, tuple(info.tags))

@@ -18,14 +18,14 @@ from nats.aio.msg import Msg
 
 from bus import frames, limits
 from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Sync, Synced
-from bus.subjects import ADMIN_VERBS, parse_inbound
+from bus.subjects import parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
-from gate.identify import MEMORY_VERBS_SERVED, OPS_VERBS_SERVED, Principal
+from gate.identify import Principal
 from gate.ledger import events as E
 from gate.reading.ask import Ask
-from gate.reading.authorise import readable
 from gate.refusals import Refused
+from gate.rights import TABLE, decide
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -66,9 +66,9 @@ class Intake:
     # --- agents -----------------------------------------------------------------------------------
     async def on_memory(self, m: Msg) -> None:
         """A request on in.…"""
-        self._take(m, MEMORY_VERBS_SERVED, self._remember)
+        self._take(m, self._remember)
 
-    def _take(self, m: Msg, served: frozenset[str], serve: Callable[[Principal, str, Msg], None]) -> None:
+    def _take(self, m: Msg, serve: Callable[[Principal, str, Msg], None]) -> None:
         """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
         at = parse_inbound(m.subject)
         if at is None:
@@ -77,7 +77,7 @@ class Intake:
         request_id = _request_id(m.data)
         try:
             p = self.shard.identifier.identify(at, m.headers)
-            if at.verb not in served:
+            if not p.row.served:
                 raise Refused("verb_not_available")
             self._may_serve(p)
             serve(p, at.verb, m)
@@ -170,7 +170,7 @@ class Intake:
         aside. 0 for all others alike.
         """
         s = p.tenant.find(id_)
-        return s if s and (s in p.tenant.context_of(p.agent).served or readable(p, s, now_ms)) else 0
+        return s if s and (s in p.tenant.context_of(p.agent).served or decide(p, s, now_ms)) else 0
 
     def _ask(self, p: Principal, q: Query | Get, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
@@ -282,7 +282,7 @@ class Intake:
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:
         """A request on op.…"""
-        self._take(m, OPS_VERBS_SERVED, self._ordered)
+        self._take(m, self._ordered)
 
     def _ordered(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decoded(_decode_ops, m.data)
@@ -302,7 +302,7 @@ class Intake:
         verb, key = parts[2], parts[3]
         request_id = _request_id(m.data)
         try:
-            if verb not in ADMIN_VERBS:
+            if verb not in TABLE["adm"]:
                 raise Refused("verb_unknown")
             req = _decoded(_decode_admin, m.data, limits.REGISTRY_FRAME_BYTES_MAX)
             request_id = _checked(req)

@@ -35,7 +35,7 @@ from bus.frames import (
 from bus.frames import Case as CaseFrame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
-from gate.containment.selection import known_agent, may_see, resolve
+from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
@@ -43,6 +43,7 @@ from gate.ledger.events import decode_memory
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
+from gate.rights import decide
 from gate.state.columns import REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -148,7 +149,7 @@ class Operators:
         graph = t.down if req.direction == "down" else t.up
         closure = graph.closure([root], kinds, req.hops)
         depth = dict(zip(closure.nodes.tolist(), closure.depth.tolist(), strict=True))
-        seen = sorted((s for s in depth if may_see(p, s)), key=lambda s: (depth[s], s))
+        seen = sorted((s for s in depth if decide(p, s)), key=lambda s: (depth[s], s))
         start = max(0, req.cursor)
         page = seen[start : start + PAGE_ITEMS_MAX]
         on_page = set(page)
@@ -156,7 +157,7 @@ class Operators:
             Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=round(e.confidence / 255, 2))
             for s in page
             for e in t.up.edges_of(s)
-            if e.kind in kinds and e.node in depth and (e.node in on_page or may_see(p, e.node))
+            if e.kind in kinds and e.node in depth and (e.node in on_page or decide(p, e.node))
         ]
         return TraceAnswer(
             agent=p.key,
@@ -209,7 +210,7 @@ class Operators:
             "compartments": list(e.comp),
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
-            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and may_see(p, int(c.superseded[s])) else None,
+            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and decide(p, int(c.superseded[s])) else None,
             "exposed": [ids.text("case_", x) for x in e.exposed],
         }
         return WhyAnswer(
@@ -228,7 +229,7 @@ class Operators:
                     confidence=round(x.confidence / 255, 2),
                 )
                 for x in e.edges
-                if may_see(p, x.parent)
+                if decide(p, x.parent)
             ],
             reads=[self._read(t, r) for r in reads],
             cases=[k.text for k in cases],
@@ -269,7 +270,7 @@ class Operators:
                 "withdrawn": withdrawn,
             }
             for seq, decision, reasons, withdrawn in rows
-            if may_see(p, seq)
+            if decide(p, seq)
         ]
         served = sum(1 for _, decision, _, withdrawn in rows if decision < policy.QUARANTINE and not withdrawn)
         return WhyAnswer(
@@ -327,7 +328,7 @@ class Operators:
 
     def _stats(self, p: Principal, req: StatsRequest) -> Stats:
         t, c = p.tenant, p.tenant.columns
-        seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and may_see(p, s)]
+        seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and decide(p, s)]
         counts = {
             "memories": len(seen),
             "held": sum(1 for s in seen if c.held[s]),

@@ -19,6 +19,7 @@ from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
+from gate.rights import decide, decide_all, visible_rows
 from gate.state.cases import CaseState
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.tenant import Tenant
@@ -26,7 +27,7 @@ from gate.writing.sequencer import Stored, noted
 
 from .notices import Notices
 from .plans import CLOSURE_KINDS, Nodes, Plans
-from .selection import may_see, may_see_all, resolve, seen_of, select
+from .selection import resolve, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -70,7 +71,7 @@ class Holds:
         return self.shown(
             p,
             case,
-            added=[t.memory_id(s) for s in [s for s in added if may_see(p, s)][:PAGE_ITEMS_MAX]],
+            added=[t.memory_id(s) for s in [s for s in added if decide(p, s)][:PAGE_ITEMS_MAX]],
             closure_ms=ms,
             hold_ms=held_ms,
             request_id=req.request_id,
@@ -139,7 +140,7 @@ class Holds:
             raise Refused("case_closed", field="case")
         if case.state == "pending":
             raise Refused("case_pending", field="case")
-        if case.agent != p.agent.number and not may_see_all(p, case.roots):
+        if case.agent != p.agent.number and not decide_all(p, case.roots):
             raise Refused("case_elsewhere", field="case")
         now_ms = self.shard.now_ms()
         stored = [
@@ -234,9 +235,9 @@ class Holds:
     ) -> Case:
         t = p.tenant
         everyone = case.all_members()
-        seen = seen_of(p, everyone)
+        seen = visible_rows(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
-        roots = [r for r in case.roots if may_see(p, r)]
+        roots = [r for r in case.roots if decide(p, r)]
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
             agent=p.key,

@@ -20,10 +20,11 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
+from gate.rights import decide, decide_all
 from gate.state.tenant import Tenant
 
 from .closure import Closure
-from .selection import may_see, may_see_all, select
+from .selection import select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -101,7 +102,7 @@ class Plans:
         t, c = p.tenant, p.tenant.columns
         nodes, depth = closure.nodes.tolist(), closure.depth.tolist()
         order = sorted(range(len(nodes)), key=lambda i: (depth[i], nodes[i]))
-        seen = [i for i in order if may_see(p, nodes[i])]
+        seen = [i for i in order if decide(p, nodes[i])]
         page = seen[req.cursor : req.cursor + PAGE_ITEMS_MAX]
         members = set(nodes)
         exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
@@ -119,7 +120,7 @@ class Plans:
             by_project=_counted(t.project_names[int(c.project[s])] for s in visible),
             by_kind=_counted(KINDS[int(c.kind[s])] for s in visible),
             by_depth=_counted(str(depth[i]) for i in seen),
-            suspects=[self.member(t, s, 0, members) for s in self.suspects(t, closure.nodes) if may_see(p, s)][:PAGE_ITEMS_MAX],
+            suspects=[self.member(t, s, 0, members) for s in self.suspects(t, closure.nodes) if decide(p, s)][:PAGE_ITEMS_MAX],
             mixed=sum(1 for s in visible if self._mixed(t, s, members)),
             already_held=int(np.count_nonzero(c.held[closure.nodes])),
             contexts_exposed=exposed,
@@ -155,7 +156,7 @@ class Plans:
         if blob is None or raw is None:
             raise Refused("plan_unknown", field="plan")
         record = _decode_plan(blob)
-        if not may_see_all(p, record.roots):  # a plan may be handed on, to who could have made it
+        if not decide_all(p, record.roots):  # a plan may be handed on, to who could have made it
             raise Refused("plan_unknown", field="plan")
         if use:
             await self.shard.index.call(catalog.use_plan, raw, now_ms)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from gate.identify import Principal
 from gate.refusals import Refused
+from gate.rights import decide
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 
@@ -37,29 +37,10 @@ async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[in
             found |= set(await shard.index.call(shard.indexes[t.account].catalog.find_source, value))
         else:
             found.add(resolve(p, term))
-    found = {s for s in found if may_see(p, s)}
+    found = {s for s in found if decide(p, s)}
     if not found:
         raise Refused("selector_empty", field="selector")
     return sorted(found)
-
-
-def may_see(p: Principal, seq: int) -> bool:
-    """Operators see full records in their projects and up to their clearance, only counts elsewhere."""
-    t, at = p.tenant, p.tenant.columns.at
-    return t.project_names[at.project[seq]] in p.rights.projects and at.cls[seq] <= p.rights.clearance
-
-
-def may_see_all(p: Principal, seqs: Iterable[int]) -> bool:
-    """Whether it may see each of them: what it needs to act on a plan or a case of somebody else."""
-    return all(may_see(p, s) for s in seqs)
-
-
-def seen_of(p: Principal, seqs: npt.NDArray[np.int32]) -> list[int]:
-    """Those of many that it may see, in their order."""
-    t, c = p.tenant, p.tenant.columns
-    mine = [project.number for name, project in t.projects.items() if name in p.rights.projects]
-    found: list[int] = seqs[np.isin(c.project[seqs], mine) & (c.cls[seqs] <= p.rights.clearance)].tolist()
-    return found
 
 
 def resolve(p: Principal, id_: str) -> int:
@@ -67,19 +48,19 @@ def resolve(p: Principal, id_: str) -> int:
     t = p.tenant
     s = t.find(id_)
     if not s:
-        found = [x for x in t.find_short(id_) if may_see(p, x)]
+        found = [x for x in t.find_short(id_) if decide(p, x)]
         if len(found) > 1:
             raise Refused("id_ambiguous", field="id")
         s = found[0] if found else 0
-    if not s or not may_see(p, s):
+    if not s or not decide(p, s):
         raise Refused("memory_unknown", field="id")
     return s
 
 
 def known_agent(p: Principal, name: str) -> Agent:
-    """An agent that shares a project with this principal, or itself; for a supervisor any. Others are unknown to it."""
+    """An agent that this request may name. Others are unknown to it."""
     agent = find_agent(p.tenant, name)
-    if not set(agent.projects) & p.rights.projects and agent is not p.agent and p.role != "supervisor":
+    if not decide(p, agent):
         raise Refused("agent_unknown", field="agent")
     return agent
 

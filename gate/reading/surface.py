@@ -28,12 +28,12 @@ from gate import ids
 from gate.identify import Principal
 from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
 from gate.projections.catalog import MemoryRow
+from gate.rights import decide
 from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.tenant import Tenant
 
 from . import policy
 from .ask import Found
-from .authorise import readable
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s|\n")
 
@@ -91,8 +91,8 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
         valid_from=_when(e.from_),
         valid_until=_when(e.until),
         expires_at=_when(e.expires),
-        supersedes=t.memory_id(e.supersedes) if e.supersedes and readable(p, e.supersedes, now_ms) else "",
-        superseded_by=t.memory_id(by) if by and not c.held[by] and readable(p, by, now_ms) else "",
+        supersedes=t.memory_id(e.supersedes) if e.supersedes and decide(p, e.supersedes, now_ms) else "",
+        superseded_by=t.memory_id(by) if by and not c.held[by] and decide(p, by, now_ms) else "",
         position=seq,
     )
 

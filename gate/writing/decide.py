@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from bus.frames import CLASSIFICATIONS
 from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_MAX
-from gate import ids
+from gate import ids, rights
 from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
 from gate.identify import Principal
 from gate.ledger import events as E
-from gate.reading.authorise import readable
 from gate.refusals import Refused
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.contexts import Context
@@ -218,7 +217,7 @@ def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int
     t, c = w.principal.tenant, w.principal.tenant.columns
     p, by = w.principal, int(c.superseded[old])
     if by and not c.held[by]:  # the fact, not the state: a held or expired memory has one successor too
-        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if readable(p, by, now_ms) else {})
+        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if rights.decide(p, by, now_ms) else {})
     mine = int(c.actor[old]) == p.agent.number or p.role == "operator"
     if mine or (trust >= int(c.eff[old]) and origin >= int(c.origin[old])):
         return old, 0

@@ -15,6 +15,7 @@ from gate.model.embedder import StaticEmbedder
 from gate.projections.lexical import terms
 from gate.reading.ask import Ask
 from gate.reading.retrieve import ProjectIndex
+from gate.rights import TABLE
 from gate.state.tenant import Project, Tenant
 
 AGENT_ID: Final = bytes(15) + b"\1"
@@ -63,5 +64,5 @@ class InMemory:
     def ask(self, project: str, text: str, k: int = 8) -> Ask:
         rights = Rights("agent", 1, 1, CLASSIFICATIONS.index("internal"), frozenset([project]), "", frozenset(), frozenset(), "")
         agent = self.tenant.agents.all[0]
-        principal = Principal(self.tenant, agent, agent.keys[0], project, rights)
+        principal = Principal(self.tenant, agent, agent.keys[0], project, rights, row=TABLE["mem"]["query"])
         return Ask(principal, "query", self.tenant.context_of(agent), "", "", self.now_ms, text=text, k=k)

@@ -23,7 +23,7 @@ from bus.errors import CordonError
 from bus.frames import AdmAgent, AdmProject, AdmTenant
 from bus.identity import keypair
 from bus.subjects import MEMORY_VERBS, OPS_VERBS
-from gate.identify import MEMORY_VERBS_SERVED, OPS_VERBS_SERVED
+from gate.rights import served
 
 from .stored import core_client
 from .world import World
@@ -370,13 +370,13 @@ def test_an_unknown_verb_is_refused(world: World, verb: str) -> None:
 
 def test_later_verbs_say_that_they_are_not_available_yet(world: World) -> None:
     async def scenario() -> None:
-        later = [v for v in MEMORY_VERBS if v not in MEMORY_VERBS_SERVED]
+        later = [v for v in MEMORY_VERBS if v not in served("mem")]
         assert later
         async with rim(world) as r:
             for verb in later:
                 assert_refused(await r.ask(verb, b"{}"), "verb_not_available")
         async with rim(world, OPERATOR) as r:
-            for verb in (v for v in OPS_VERBS if v not in OPS_VERBS_SERVED):
+            for verb in (v for v in OPS_VERBS if v not in served("ops")):
                 assert_refused(await r.operate(verb, b"{}"), "verb_not_available")
 
     asyncio.run(scenario())

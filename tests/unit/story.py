@@ -15,6 +15,7 @@ from gate.config import ProjectSettings, encode_settings
 from gate.identify import Principal, rights_of
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
+from gate.rights import TABLE
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.writing.decide import Write
@@ -53,7 +54,8 @@ class Story:
         verbs = [*MEMORY_VERBS, *OPS_VERBS]
         entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST[role], classification="restricted", verbs=verbs)
         rights = rights_of(entry, [*(f"project:{p}" for p in projects), "see:internal", *tags])
-        return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, t.user_hash(rights.user) if rights.user else "")
+        user = t.user_hash(rights.user) if rights.user else ""
+        return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, user, TABLE["mem"]["write"])
 
     def memory(self, by: Principal, **facts: Any) -> int:
         """A memory as the ledger might hold it, whatever would have been decided."""

@@ -131,7 +131,7 @@ def test_a_label_of_another_project_is_held_unless_both_sides_have_the_line() ->
         story.project("p2", flow_from=from_)
         reader = story.agent("reader")
         parent = story.memory(reader)
-        there = Principal(reader.tenant, reader.agent, reader.key, "p2", reader.rights)
+        there = Principal(reader.tenant, reader.agent, reader.key, "p2", reader.rights, row=reader.row)
         return decided(story, story.draft(there, declared=[parent])).holds
 
     held = ["flow_down:project:p1"]

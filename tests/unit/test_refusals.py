@@ -13,7 +13,7 @@ import pytest
 from broker_config.roles import ROLES
 from bus import errors, frames, limits, subjects
 from bus.frames import Draft, Query, Refusal, decode_reply, encode, raise_refusal
-from gate import identify
+from gate import rights
 from gate.refusals import TABLE, Refused
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_the_contract_names_every_limit_with_its_number() -> None:
 
 def test_the_contract_names_every_verb_and_says_which_are_served() -> None:
     said = {cells[0].strip("`"): cells for cells in rows("Verbs")}
-    served = identify.MEMORY_VERBS_SERVED | identify.OPS_VERBS_SERVED
+    served = rights.served("mem") | rights.served("ops")
     assert said.keys() == {*subjects.MEMORY_VERBS, *subjects.OPS_VERBS}
     for verb, cells in said.items():
         assert (cells[2] == "yes") == (verb in served), verb
