@@ -226,7 +226,7 @@ class Home:
 
     def check_private(self) -> None:
         """`ConfigError` if anyone but the owner may read or change a seed or credential."""
-        for path in self._secrets():
+        for path in self.secrets():
             if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigError(
                     f"{path} can be read by others than its owner.",
@@ -234,7 +234,8 @@ class Home:
                     advice=f"Its keys may be known: make a new home, or if you are sure, `chmod -R go= {self.path}`.",
                 )
 
-    def _secrets(self) -> Iterator[Path]:
+    def secrets(self) -> Iterator[Path]:
+        """Every file that holds a seed or credential."""
         for folder in (self.trust, self.creds):
             for pattern in ("*.nk", "*.key", "*.creds", "*.pending"):
                 yield from folder.rglob(pattern)

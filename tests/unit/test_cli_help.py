@@ -36,7 +36,8 @@ def test_the_commands_are_these() -> None:
     assert {" ".join(path) for path in ALL} == {
         "up", "down", "status", "quickstart", "use", "tenant add", "tenant list", "project add", "project list", "agent add",
         "agent list", "write", "query", "get", "watch", "why", "trace up", "trace down", "hold", "release", "review", "case list",
-        "case show", "context show", "context close", "rebuild", "verify", "demo",
+        "case show", "context show", "context close", "rebuild", "verify", "doctor security",
+        "demo",
     }  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""What must hold for a home to keep its promises about identity and isolation, looked up in its files: one check for each.
+
+Changes nothing and asks nobody, so it works whether the home is up or not. A check that can't be made is a fault, never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from bus.errors import CordonError
+
+from . import doctor_server as server_checks
+from . import doctor_trust as trust_checks
+from .examined import Examined
+from .home import Home
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One check and its verdict. `found`: each thing that is wrong, by name. `advice` is empty when all is well."""
+
+    check: str
+    verdict: Literal["ok", "fault"]
+    holds: str
+    found: list[str] = []
+    advice: str = ""
+
+
+class Check(NamedTuple):
+    """`holds`: what is so when nothing is found. `find` names what is wrong in a home."""
+
+    name: str
+    holds: str
+    advice: str
+    find: Callable[[Examined], Iterator[str]]
+
+
+_RENDER: Final = "Run `cordon down` and `cordon up`: the configuration is written anew at each start."
+_PUSH: Final = "Run `cordon tenant add NAME` again for that tenant: it signs and pushes the account anew, keys stay."
+_CLOSE: Final = "Its keys may be known: make a new home, or if you are sure, `chmod -R go= FOLDER`."
+_CHMOD: Final = "Run `chmod go= FOLDER`."
+_RESTORE: Final = "Restore the trust folder from a backup, or make a new home."
+
+CHECKS: Final = (
+    Check("secret_files", "seeds and credentials are for their owner alone", _CLOSE, server_checks.secret_files),
+    Check("secret_folders", "nobody else may enter trust and creds", _CLOSE, server_checks.secret_folders),
+    Check("store_folders", "nobody else may enter the home, ledger and projections", _CHMOD, server_checks.store_folders),
+    Check(
+        "server_version", "the nats-server is one that protects who asks",
+        "Install the `gate` extra anew (`pip install -U 'cordon-bus[gate]'`), or set NATS_SERVER_BIN.",
+        server_checks.server_version,
+    ),
+    Check("server_listen", "the server listens on loopback, or with TLS", _RENDER, server_checks.server_listen),
+    Check("server_anonymous", "nobody connects without a credential of this home", _RENDER, server_checks.server_anonymous),
+    Check("server_sync", "an acknowledgement means on disk", _RENDER, server_checks.server_sync),
+    Check("operator", "the operator signs itself, and only its signing keys sign", _RESTORE, trust_checks.operator),
+    Check("accounts", "each account is signed by the operator and not over", _PUSH, trust_checks.accounts),
+    Check("registry", "the registry is signed by the operator and grants each key its role", _PUSH, trust_checks.registry),
+    Check("imports", "each tenant imports its own place alone, and shares who asks", _PUSH, trust_checks.imports),
+    Check("role_keys", "each role's key signs exactly what the role may", _PUSH, trust_checks.role_keys),
+    Check("core_users", "the home's own processes hold the least they need", _RESTORE, trust_checks.core_users),
+    Check(
+        "agent_credentials", "no agent's credential is wider than its role",
+        "Delete that file, and add the agent anew under another name with `cordon agent add`.", trust_checks.agent_credentials,
+    ),
+)  # fmt: skip
+
+
+def examine(home: Home, now: float) -> list[Finding]:
+    """Every check of CHECKS with its verdict, in order."""
+    x = Examined(home, now)
+    return [_finding(check, x) for check in CHECKS]
+
+
+def _finding(check: Check, x: Examined) -> Finding:
+    try:
+        found = list(check.find(x))
+    except CordonError as e:
+        found = [e.message]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        found = [f"it can't be examined: {e.__class__.__name__}: {e}"]
+    if not found:
+        return Finding(check=check.name, verdict="ok", holds=check.holds)
+    return Finding(check=check.name, verdict="fault", holds=check.holds, found=found, advice=check.advice)

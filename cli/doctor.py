@@ -1,0 +1,47 @@
+"""Examine a home: what must hold for it to keep its promises, and what to do where something doesn't."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from .call import Call
+from .command import command, group
+from .exits import NAMES, Exit
+from .output import note, print_json, progress, show, styled, table
+from .render import render_untrusted
+
+VERDICT_STYLES = {"ok": "green", "fault": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    doctor = group(app, "doctor", "Examine a home.")
+    command(doctor, "security", example="cordon doctor security --json")(security)
+
+
+def security(call: Call) -> int | None:
+    """Check keys, files, server and rights of a home. Exit 1 with what to do if something is wrong."""
+    from broker_config.doctor import examine
+
+    home = call.existing_home()
+    with progress("examining the home"):
+        findings = examine(home, time.time())
+    faults = [f for f in findings if f.verdict == "fault"]
+    if call.json:
+        import msgspec
+
+        print_json({"home": str(home.path), "ok": not faults, "checks": msgspec.to_builtins(findings)})
+    else:
+        show(
+            table(
+                ("check", "verdict", "what must hold"), [(f.check, styled(f.verdict, VERDICT_STYLES), f.holds) for f in findings]
+            )
+        )
+        for fault in faults:
+            show(*(render_untrusted(f"{fault.check}: {what}.") for what in fault.found), f"  → {fault.advice}")
+    if not faults:
+        return None
+    names = ", ".join(f.check for f in faults)
+    note(f"cordon: {NAMES[Exit.REFUSED]}: {len(faults)} of {len(findings)} checks found a fault: {names}. {faults[0].advice}")
+    return Exit.REFUSED
