@@ -24,9 +24,10 @@ PORT_TRIES = 64
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """cordon.toml. `port` is chosen at the first up and stays."""
+    """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second."""
 
     port: int
+    rates: bool = True
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

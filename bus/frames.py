@@ -413,6 +413,7 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     already_held: int = 0
     contexts_exposed: int = 0
     agents_to_tell: list[str] = []
+    told_elsewhere: int = 0
     reads_lost: int = 0
     expires_at: str = ""
     position: int = 0
@@ -421,7 +422,10 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
 
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):
-    """A case: who, why, roots, members."""
+    """A case: who, why, roots, members. `pending`: in force, and not in the ledger yet.
+
+    `told_elsewhere` counts the agents in projects that this operator may not see.
+    """
 
     case: str
     state: CaseStatus
@@ -436,6 +440,7 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
     elsewhere: int = 0
     told: list[str] = []
     acked: list[str] = []
+    told_elsewhere: int = 0
     opened_at: str = ""
     released_at: str | None = None
     released_by: str = ""
@@ -490,7 +495,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
 
 
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
-    """What the gatekeeper believes is still in an agent's head."""
+    """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
 
     context: str
     root: str
@@ -500,6 +505,7 @@ class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     trust_floor: float
     classification: Classification = "internal"
     compartments: list[str] = []
+    elsewhere: int = 0
     exposed: list[str] = []
     last_read_at: str | None = None
     closed: bool = False
@@ -624,7 +630,9 @@ def decode_push(data: bytes) -> Any:
 def raise_refusal(r: Refusal, request: type[Frame]) -> CordonError:
     """The exception for a refusal (returned, not raised, so that the caller's traceback is its own)."""
     if r.error == "unavailable" or r.error == "internal":
-        return Unavailable(r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0, limit=r.limit)
+        return Unavailable(
+            r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0, field=r.field, limit=r.limit
+        )
     if r.error == "malformed":
         return MalformedFrame(r.message, reason=r.reason, advice=r.advice)
     kind = {"conflict": Conflict, "denied": Denied}.get(r.error, WriteRejected if request is Draft else Rejected)

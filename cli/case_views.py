@@ -31,7 +31,7 @@ def show_plan(plan: Plan, *, with_suspects: bool) -> None:
                 "mixed lineage": str(plan.mixed),
                 "held already": str(plan.already_held),
                 "contexts exposed": str(plan.contexts_exposed),
-                "to be told": ", ".join(render_untrusted(a) for a in plan.agents_to_tell) or "nobody",
+                "to be told": _names(plan.agents_to_tell, plan.told_elsewhere),
                 "reads lost": str(plan.reads_lost),
             }
         )
@@ -49,6 +49,8 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         _members_csv(case.members)
         return
     told = f"{len(case.acked)} of {len(case.told)} have acknowledged" if case.told else "nobody"
+    if case.told_elsewhere:
+        told += f", and {case.told_elsewhere} in other projects"
     pairs = {
         "case": case.case,
         "state": styled(case.state, STATE_STYLES),
@@ -63,6 +65,8 @@ def show_case(case: Case, *, csv: bool = False) -> None:
     if case.released_at:
         pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
     show(facts(pairs))
+    if case.state == "pending":
+        show("in force, but the ledger has no room for it: it is written as soon as there is; a restart before then loses it")
     show_members(case.members)
 
 
@@ -109,6 +113,11 @@ def _members_csv(members: Sequence[Member]) -> None:
 
 def _count(count: int, elsewhere: int) -> str:
     return f"{count:,}" + (f", {elsewhere:,} of them in projects you may not see" if elsewhere else "")
+
+
+def _names(names: Sequence[str], elsewhere: int) -> str:
+    shown = [render_untrusted(name) for name in names] + ([f"{elsewhere} in other projects"] if elsewhere else [])
+    return ", ".join(shown) or "nobody"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

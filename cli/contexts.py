@@ -49,7 +49,8 @@ def _told(call: Call, answer: ContextAnswer) -> int | None:
                 "served": f"{answer.served} memories in {answer.recalls} recalls",
                 "trust floor": f"{answer.trust_floor:g}",
                 "classification": answer.classification,
-                "compartments": ", ".join(render_untrusted(c) for c in answer.compartments) or "none",
+                "compartments": (", ".join(render_untrusted(c) for c in answer.compartments) or "none")
+                + (f", and {answer.elsewhere} of other projects" if answer.elsewhere else ""),
                 "exposed to": ", ".join(answer.exposed) or "no open case",
                 "last read": answer.last_read_at or "never",
             }

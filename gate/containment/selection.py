@@ -71,6 +71,11 @@ def resolve(p: Principal, id_: str) -> int:
     return s
 
 
+def names_of(p: Principal, agents: Iterable[Agent]) -> list[str]:
+    """Names of the agents that share a project with this operator."""
+    return [a.name for a in agents if not p.rights.projects.isdisjoint(a.projects)]
+
+
 def find_agent(t: Tenant, name: str) -> Agent:
     """An agent by name, id or the end of its id."""
     agent = t.agents.by_name.get(name) or t.agents.by_key.get(name)

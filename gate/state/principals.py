@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentIssued
+from gate.quotas import AGENT_READS, AGENT_WRITES, Bucket
 
 
 @dataclass(slots=True)
@@ -22,6 +23,8 @@ class Agent:
     chain: tuple[bytes, ...] = ()
     held: int = 0  # how many of its memories are held now
     in_flight: int = 0
+    writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
+    reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 

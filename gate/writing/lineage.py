@@ -296,11 +296,11 @@ class _Frequencies:
         return known
 
     def weight(self, term: str) -> float:
-        """BM25's idf, never 0: also where every memory has the term it is compared by it."""
+        """BM25's idf as if the text were in the project already: a new word weighs no more than one of a single memory."""
         weight = self._weights.get(term)
         if weight is None:
-            df = max(0, self._df(term) - self._echoed.get(term, 0))
-            weight = self._weights[term] = math.log1p((max(self._n, df) - df + 0.5) / (df + 0.5))
+            df = max(1, self._df(term) - self._echoed.get(term, 0))
+            weight = self._weights[term] = math.log1p((max(self._n + 1, df) - df + 0.5) / (df + 0.5))
         return weight
 
     def total(self, terms: Iterable[str]) -> float:
