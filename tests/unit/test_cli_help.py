@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from cli.main import app, run
 
 CLI = Path(cli.__path__[0])
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
-HELP_S = 0.4
 LINES_MAX = 300
 
 
@@ -78,16 +76,12 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"cordon {version('cordon-bus')}\n"
 
 
-def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
+    """So it is there at once: what takes the time is what is imported."""
     heavy = {"bus", "nats", "msgspec", "anyio", "torch", "duckdb", "gate", "broker_config"}
     code = f"import sys; from cordon_cli.main import run; run(['--help']); print(*{heavy} & {{*sys.modules}}, file=sys.stderr)"
-    took = []
-    for _ in range(3):  # the best of three: the machine may be busy
-        began = time.perf_counter()
-        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-        took.append(time.perf_counter() - began)
-        assert shown.stderr.strip() == ""
-    assert min(took) < HELP_S
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stderr.strip() == ""
 
 
 def test_files_are_short() -> None:

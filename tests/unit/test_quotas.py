@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+import bus
+import bus.testing
+from bus.errors import Unavailable
 from gate.quotas import AGENT_WRITES, Bucket, Limit
+
+QUICK = bus.Timing(request_s=0.3, deadline_s=0.3)
+NOBODY = "mem_00000000000000000000000001"
 
 
 def taken(bucket: Bucket, now: float, tries: int) -> int:
@@ -26,3 +36,27 @@ def test_a_long_pause_saves_no_more_than_a_burst() -> None:
 def test_a_clock_that_stands_still_gives_nothing() -> None:
     bucket = Bucket(Limit(10, 1))
     assert taken(bucket, 5.0, 3) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "others"), [("gate.state.principals.AGENT_READS", "are served"), ("gate.state.tenant.TENANT_READS", "wait too")]
+)
+def test_a_flood_is_refused_with_the_rate_that_it_broke(monkeypatch: pytest.MonkeyPatch, limit: str, others: str) -> None:
+    monkeypatch.setattr(limit, Limit(0.5, 3))  # the next one in two seconds
+
+    async def scenario(world: bus.testing.World) -> None:
+        flooding, calm = world.agent("flooder", timing=QUICK), world.agent("calm", timing=QUICK)
+        for _ in range(3):
+            assert (await flooding.get(NOBODY)).ids == []
+        with pytest.raises(Unavailable) as refused:
+            await flooding.get(NOBODY)
+        assert (refused.value.reason, refused.value.field, refused.value.limit) == ("over_quota", "reads_per_second", 0)
+        assert (await flooding.write("Writes have a rate of their own", evidence=["u"])).state == "active"
+        if others == "are served":
+            assert (await calm.get(NOBODY)).ids == []
+        else:
+            with pytest.raises(Unavailable):
+                await calm.get(NOBODY)
+
+    with bus.testing.bus() as world:
+        asyncio.run(scenario(world))
