@@ -125,6 +125,10 @@ class Home:
     def tenant_trust(self, tenant: str) -> Path:
         return self.tenants / tenant
 
+    def revocations(self, tenant: str) -> Path:
+        """JSON {user key: unix seconds}: what was issued to that key until then is void; `*` = to any key."""
+        return self.tenant_trust(tenant) / "revoked.json"
+
     @property
     def trust_lock(self) -> Path:
         """Held by whoever changes the trust tree, from the first file to the last push."""

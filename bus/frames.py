@@ -521,9 +521,9 @@ class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
 
 # --- the home's control plane (adm.…) --------------------------------------------------------------
 class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
-    """Add or list tenants. `account` is the tenant's account key; `user_key` the hex secret for end users' ids."""
+    """Add, suspend, resume or list tenants. `account`: the tenant's account key; `user_key`: hex secret for end users' ids."""
 
-    action: Literal["add", "list"] = "list"
+    action: Literal["add", "suspend", "resume", "list"] = "list"
     account: str = ""
     name: str = ""
     user_key: str = ""
@@ -539,15 +539,19 @@ class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
 
 
 class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
-    """Register or list agents of a tenant."""
+    """Register, rotate, revoke or list agents of a tenant.
 
-    action: Literal["add", "list"] = "list"
+    rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
+    """
+
+    action: Literal["add", "rotate", "revoke", "list"] = "list"
     account: str
     name: str = ""
     key: str = ""
     role: str = "agent"
     projects: list[str] = []
     person: str = ""
+    revoked: list[str] = []
 
 
 class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):

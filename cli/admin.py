@@ -16,15 +16,20 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of
 
 
 def register(app: typer.Typer) -> None:
-    tenants = group(app, "tenant", "Add and list tenants.")
+    tenants = group(app, "tenant", "Add, list, suspend and resume tenants.")
     command(tenants, "add", example="cordon tenant add acme")(tenant_add)
     command(tenants, "list", example="cordon tenant list")(tenant_list)
+    command(tenants, "suspend", example="cordon tenant suspend acme")(tenant_suspend)
+    command(tenants, "resume", example="cordon tenant resume acme")(tenant_resume)
     projects = group(app, "project", "Add and list a tenant's projects.")
     command(projects, "add", example="cordon project add acme p1")(project_add)
     command(projects, "list", example="cordon project list acme")(project_list)
-    agents = group(app, "agent", "Add and list a tenant's agents.")
+    agents = group(app, "agent", "Add, list, rotate and revoke a tenant's agents.")
     command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
     command(agents, "list", example="cordon agent list acme")(agent_list)
+    command(agents, "show", example="cordon agent show acme writer")(agent_show)
+    command(agents, "rotate", example="cordon agent rotate acme writer")(agent_rotate)
+    command(agents, "revoke", example="cordon agent revoke acme writer")(agent_revoke)
 
 
 def tenant_add(call: Call, name: Name) -> int | None:
@@ -35,7 +40,19 @@ def tenant_add(call: Call, name: Name) -> int | None:
 
 def tenant_list(call: Call) -> int | None:
     """List the home's tenants."""
-    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "account"))
+    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "state", "account"))
+
+
+def tenant_suspend(call: Call, name: Name) -> int | None:
+    """Cut all of a tenant's connections and refuse its credentials, until it is resumed. Nothing is lost."""
+    done = call.ask_control(lambda control: control.tenant_suspend(name))
+    return _told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}")
+
+
+def tenant_resume(call: Call, name: Name) -> int | None:
+    """Let a suspended tenant's credentials count again, but for those that were revoked singly."""
+    done = call.ask_control(lambda control: control.tenant_resume(name))
+    return _told(call, done, f"tenant {name} is active")
 
 
 def project_add(call: Call, tenant: TenantName, name: Name) -> int | None:
@@ -79,7 +96,44 @@ def agent_add(
 def agent_list(call: Call, tenant: TenantName) -> int | None:
     """List a tenant's agents."""
     rows = call.ask_control(lambda control: control.agent_list(tenant))
-    return _listed(call, "agents", rows, ("name", "role", "agent_id", "projects"))
+    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects"))
+
+
+def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
+    """Show an agent: its rights, its keys, which of them are revoked."""
+    row = call.ask_control(lambda control: control.agent_show(tenant, name))
+    if call.json:
+        print_json(row)
+        return None
+    keys = [f"{key} ({'revoked' if key in row['revoked'] or row['state'] == 'revoked' else 'active'})" for key in row["keys"]]
+    pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
+    show(
+        facts(pairs | {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "keys": " ".join(keys)})
+    )
+    return None
+
+
+def agent_rotate(
+    call: Call,
+    tenant: TenantName,
+    name: Name,
+    ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the new credential lives.")] = None,
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Let the old credential work until the next rotation.")] = False,
+) -> int | None:
+    """Give an agent a new key and credential file, and cut the old one. Its id, context and notices stay."""
+    made = call.ask_control(lambda control: control.agent_rotate(tenant, name, ttl, keep_old))
+    if call.json:
+        print_json(made)
+        return None
+    old = "the old credential still works" if keep_old else "the old credential is cut"
+    show(facts({"agent": f"{tenant}/{name}", "key": made["key"], "creds": made["creds"], "note": old}))
+    return None
+
+
+def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
+    """Cut an agent for ever. What it wrote stays, attributed to it; its name is not used again."""
+    done = call.ask_control(lambda control: control.agent_revoke(tenant, name))
+    return _told(call, done, f"agent {tenant}/{name} is revoked; hold what it wrote with: cordon hold agent:{name} --dry-run")
 
 
 def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:

@@ -36,6 +36,9 @@ TABLE: dict[str, Wording] = {
     "agent_unregistered": Wording(
         "denied", "This key is not registered in the ledger.", "Add the agent with `cordon agent add`."
     ),
+    "agent_revoked": Wording("denied", "This agent was revoked; its name is not used again.", "Add an agent with another name."),
+    "credential_revoked": Wording("denied", "This credential was revoked.", "Ask the operator for a new one."),
+    "tenant_suspended": Wording("denied", "This tenant is suspended.", "Ask the operator to resume it."),
     "tag_invalid": Wording(
         "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."
     ),

@@ -71,6 +71,7 @@ class Tenant:
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
+        self.suspended = False
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
@@ -178,6 +179,10 @@ class Tenant:
                 self._project(event)
             case E.AgentIssued():
                 self.agents.issue(event)
+            case E.AgentRevoked():
+                self.agents.revoke(event)
+            case E.TenantChanged():
+                self.suspended = event.state == "suspended"
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
