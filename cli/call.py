@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from .exits import Failure, usage
 
 if TYPE_CHECKING:
+    import bus
     from broker_config.control import Control
     from broker_config.home import Home
     from bus import Desk, MemoryBus
@@ -48,8 +49,19 @@ class Call:
         """The home; exit 2 if it was never started."""
         home = self.home
         if not home.exists:
-            raise usage(f"There is no Cordon home at {home.path}.", reason="home_missing", advice=f"{NOT_UP} Or give --home.")
+            raise usage(
+                f"There is no Cordon home at {home.path}.",
+                reason="home_missing",
+                advice="Make one with `cordon quickstart` (or `cordon up`), or say where it is with --home.",
+            )
         return home
+
+    def chosen(self) -> str:
+        """The options that were given, for a command line that goes on from here."""
+        import shlex
+
+        given = {"--as": self.principal, "--home": self.home_path}
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
 
     # --- who --------------------------------------------------------------------------------------
     def credentials(self) -> Path:
@@ -153,7 +165,25 @@ class Call:
             async with bus.connect_operator(url, credentials, name="cordon") as desk:
                 return await work(desk)
 
-        return anyio.run(run)
+        try:
+            return anyio.run(run)
+        except bus.Denied as e:
+            raise self._not_an_operator(e) from None
+
+    def _not_an_operator(self, denied: bus.Denied) -> Exception:
+        """The same no, but what the broker says of a subject told in words of this command line."""
+        from .exits import Exit
+
+        if denied.reason != "permission_violation":
+            return denied
+        who = self.credential()
+        return Failure(
+            Exit.NOT_PERMITTED,
+            f"This is an operator's command, and {who.tenant}/{who.name} may not use it.",
+            reason=denied.reason,
+            advice="Give --as TENANT/OPERATOR; after `cordon quickstart` that is --as demo/ops.",
+            error="denied",
+        )
 
     def ask_control(self, work: Callable[[Control], Awaitable[R]]) -> R:
         """Run `work` on the control plane of the running home."""
