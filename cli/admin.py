@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from .call import Call
 from .command import PEOPLE, command, group
-from .output import facts, print_json, show, table
+from .output import facts, note, print_json, show, table
 from .render import render_untrusted
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
+
+_NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
 
 
 def register(app: typer.Typer) -> None:
@@ -85,6 +87,8 @@ def agent_add(
         print_json(made)
         return None
     show(facts({"agent": f"{tenant}/{name} ({role})", "id": made["agent_id"], "key": made["key"], "creds": made["creds"]}))
+    if not project and role in _NEEDS_PROJECT:
+        note(f"cordon: {render_untrusted(name)} has no project and can use no memory; names are never reused: add another.")
     return None
 
 

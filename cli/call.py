@@ -129,8 +129,15 @@ class Call:
             return used
         if len(has) == 1:
             return has[0]
+        if not has:
+            raise usage(
+                f"{credential.name or 'This credential'} has no project.",
+                reason="project_missing",
+                advice="Add another agent that has one: `cordon agent add TENANT NAME --project P`.",
+                field="project",
+            )
         raise usage(
-            f"{credential.name or 'This credential'} has {len(has)} projects: {', '.join(has) or 'none'}.",
+            f"{credential.name or 'This credential'} has {len(has)} projects: {', '.join(has)}.",
             reason="project_missing",
             advice="Choose one with --project, or with `cordon use`.",
             field="project",

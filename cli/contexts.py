@@ -49,7 +49,7 @@ def _told(call: Call, answer: ContextAnswer) -> int | None:
                 "root": render_untrusted(answer.root),
                 "state": "closed" if answer.closed else "open",
                 "epoch": str(answer.epoch),
-                "served": f"{answer.served} memories in {answer.recalls} recalls",
+                "served": _counted(answer.served, "memory", "memories") + " in " + _counted(answer.recalls, "recall", "recalls"),
                 "trust floor": f"{answer.trust_floor:g}",
                 "classification": answer.classification,
                 "compartments": (", ".join(render_untrusted(c) for c in answer.compartments) or "none")
@@ -60,3 +60,7 @@ def _told(call: Call, answer: ContextAnswer) -> int | None:
         )
     )
     return None
+
+
+def _counted(n: int, one: str, several: str) -> str:
+    return f"{n:,} {one if n == 1 else several}"

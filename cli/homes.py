@@ -158,5 +158,6 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
     if now.error is not None:
         note(Failure(Exit.UNAVAILABLE, now.error.message, reason=now.error.reason, advice=now.error.advice).line())
     else:
-        note(f"cordon: {NAMES[Exit.UNAVAILABLE]}: the home {render_untrusted(str(call.home.path))} is {now.state}.")
+        advice = " Start it with `cordon up --detach`." if now.state == "stopped" else ""
+        note(f"cordon: {NAMES[Exit.UNAVAILABLE]}: the home {render_untrusted(str(call.home.path))} is {now.state}.{advice}")
     return Exit.UNAVAILABLE

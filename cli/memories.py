@@ -72,7 +72,7 @@ def write(
     confidence: Annotated[
         float | None, typer.Option(metavar="SHARE", help="How sure you are, 0 to 1; it can only lower trust.")
     ] = None,
-    opt_out: Annotated[bool, typer.Option("--opt-out", metavar="", help="Keep it out of recalls.")] = False,
+    opt_out: Annotated[bool, typer.Option("--opt-out", metavar="", help="Keep it out of the recalls of others.")] = False,
     tool: Annotated[str, typer.Option(metavar="NAME", help="The registered tool it came from.")] = "",
     task_state: Annotated[str, typer.Option(metavar="STATE", help="active, resolved, abandoned or superseded.")] = "",
     valid_from: Annotated[str, typer.Option(metavar="TIME", help="As 2026-01-31T12:00:00Z.")] = "",
