@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from .exits import Failure, usage
 
 if TYPE_CHECKING:
-    import bus
     from broker_config.control import Control
     from broker_config.home import Home
     from bus import Desk, MemoryBus
@@ -146,7 +145,6 @@ class Call:
     # --- asking -----------------------------------------------------------------------------------
     def ask_bus(self, work: Callable[[MemoryBus], Awaitable[R]], *, any_project: bool = False) -> R:
         """Run `work` as the chosen agent. any_project: the call needs no project of its own."""
-        import anyio
 
         import bus
 
@@ -158,11 +156,10 @@ class Call:
             async with bus.connect(url, self.credentials(), project=project, name="cordon") as memory:
                 return await work(memory)
 
-        return anyio.run(run)
+        return self._asked(run, "an agent", "Give --as TENANT/AGENT; after `cordon quickstart` that is --as demo/writer.")
 
     def ask_desk(self, work: Callable[[Desk], Awaitable[R]]) -> R:
         """Run `work` as the chosen operator."""
-        import anyio
 
         import bus
 
@@ -172,23 +169,28 @@ class Call:
             async with bus.connect_operator(url, credentials, name="cordon") as desk:
                 return await work(desk)
 
+        return self._asked(run, "an operator", "Give --as TENANT/OPERATOR; after `cordon quickstart` that is --as demo/ops.")
+
+    def _asked(self, run: Callable[[], Awaitable[R]], whose: str, advice: str) -> R:
+        """Run it. What the broker says of a forbidden subject is told in words of this command line: the same no."""
+        import anyio
+
+        from bus import Denied
+
+        from .exits import Exit, cause_of
+
         try:
             return anyio.run(run)
-        except bus.Denied as e:
-            raise self._not_an_operator(e) from None
-
-    def _not_an_operator(self, denied: bus.Denied) -> Exception:
-        """The same no, but what the broker says of a subject told in words of this command line."""
-        from .exits import Exit
-
-        if denied.reason != "permission_violation":
-            return denied
+        except (Denied, BaseExceptionGroup) as e:
+            denied = cause_of(e)
+            if not isinstance(denied, Denied) or denied.reason != "permission_violation":
+                raise
         who = self.credential()
-        return Failure(
+        raise Failure(
             Exit.NOT_PERMITTED,
-            f"This is an operator's command, and {who.tenant}/{who.name} may not use it.",
+            f"This is a command for {whose}; the role of {who.tenant}/{who.name} doesn't have it.",
             reason=denied.reason,
-            advice="Give --as TENANT/OPERATOR; after `cordon quickstart` that is --as demo/ops.",
+            advice=advice,
             error="denied",
         )
 

@@ -15,12 +15,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
+import typer
+
+from cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
 RUN: Final = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md")
+DOCS: Final = sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+PLACEHOLDERS: Final = ("COMMAND", "…")
 CLIENT_LINES_MAX: Final = 10  # of the README's first look at the client
 JS_PACKAGE: Final = "@nats-io/transport-node@3"
 
@@ -158,11 +163,26 @@ def test_the_commands_of_make_are_there() -> None:
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("name", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/*.md")]))
+@pytest.mark.parametrize("name", DOCS)
 def test_links_lead_somewhere(name: str) -> None:
     for target in _LINK.findall((ROOT / name).read_text()):
         if "://" not in target:
             assert ((ROOT / name).parent / target).exists(), f"{name}: {target}"
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_a_command_that_is_named_is_there_with_its_options(name: str) -> None:
+    text = (ROOT / name).read_text()
+    for line in [*re.findall(r"`(cordon [^`]+)`", text), *re.findall(r"^\$ (cordon .+)$", text, re.MULTILINE)]:
+        words = re.split(r"\s+", line)[1:]
+        command: Any = typer.main.get_command(app)
+        while words and (subcommands := getattr(command, "commands", None)) and not words[0].startswith("-"):
+            if words[0] in PLACEHOLDERS:
+                break
+            assert words[0] in subcommands, f"{name}: {line}"
+            command = subcommands[words.pop(0)]
+        known = {option for p in command.params for option in p.opts} | {"--help"}
+        assert set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", line)) <= known, f"{name}: {line}"
 
 
 # --- another language -------------------------------------------------------------------------------
