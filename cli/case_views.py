@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 MEMBERS_SHOWN: Final = 50
 
 
-def show_plan(plan: Plan, *, with_suspects: bool) -> None:
-    """A plan, and the command that applies it. with_suspects: it holds them too."""
+def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
+    """A plan, and the command that applies it. with_suspects: it holds them too. chosen: the options that say who acts."""
     show(
         facts(
             {
-                "plan": f"{short(plan.plan)}, good until {plan.expires_at}",
+                "plan": plan.plan,
+                "good until": plan.expires_at,
                 "would hold": _count(plan.count, plan.elsewhere),
                 "by agent": _counts(plan.by_agent),
                 "by project": _counts(plan.by_project),
@@ -32,7 +33,7 @@ def show_plan(plan: Plan, *, with_suspects: bool) -> None:
                 "held already": str(plan.already_held),
                 "contexts exposed": str(plan.contexts_exposed),
                 "to be told": _names(plan.agents_to_tell, plan.told_elsewhere),
-                "reads lost": str(plan.reads_lost),
+                "served so far": f"{plan.reads_lost:,} time{'' if plan.reads_lost == 1 else 's'}",
             }
         )
     )
@@ -40,7 +41,7 @@ def show_plan(plan: Plan, *, with_suspects: bool) -> None:
     if plan.suspects:
         show(f"suspects, {'held too, in a case that ends by itself' if with_suspects else 'held only with --suspects'}:")
         show_members(plan.suspects)
-    show(f"apply it: cordon hold --plan {plan.plan} -m REASON")
+    show(f"apply it: cordon hold --plan {plan.plan} -m REASON{chosen}")
 
 
 def show_case(case: Case, *, csv: bool = False) -> None:
@@ -58,16 +59,17 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         "why": render_untrusted(case.why),
         "roots": " ".join(short(r) for r in case.roots),
         "members": _count(case.count, case.elsewhere) + (f", {case.joined} joined later" if case.joined else ""),
-        "added since the plan": " ".join(short(a) for a in case.added) or "none",
         "told": told,
         "opened": case.opened_at,
     }
+    if case.added:
+        pairs["added since the plan"] = " ".join(short(a) for a in case.added)
     if case.released_at:
         pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
     show(facts(pairs))
     if case.state == "pending":
         show("in force, but the ledger has no room for it: it is written as soon as there is; a restart before then loses it")
-    show_members(case.members)
+    show_members(case.members, with_hops=False)
 
 
 def show_cases(cases: Sequence[Case]) -> None:
@@ -84,20 +86,24 @@ def show_cases(cases: Sequence[Case]) -> None:
     show(table(("case", "state", "members", "opened", "by", "why"), rows))
 
 
-def show_members(members: Sequence[Member]) -> None:
-    """The first of them; --json has all."""
+def show_members(members: Sequence[Member], *, with_hops: bool = True) -> None:
+    """The first of them; --json has all. Columns in which nothing stands are left out. with_hops: a case doesn't know them."""
     if not members:
         return
     rows = [
         (
-            str(m.hops), short(m.id), render_untrusted(m.agent), render_untrusted(m.project), m.kind,
-            styled(m.state, STATE_STYLES), "mixed" if m.mixed else "",
+            str(m.hops) if with_hops else "", short(m.id), render_untrusted(m.agent), render_untrusted(m.project), m.kind,
+            m.state, "mixed" if m.mixed else "",
             "" if m.confidence is None else f"{m.confidence:.2f}",
             render_untrusted(m.content or "", 200),
         )
         for m in members[:MEMBERS_SHOWN]
     ]  # fmt: skip
-    show(table(("hops", "id", "agent", "project", "kind", "state", "lineage", "conf.", "text"), rows))
+    names = ("hops", "id", "agent", "project", "kind", "state", "lineage", "confidence", "text")
+    filled = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    state = names.index("state")
+    shown = [[styled(row[i], STATE_STYLES) if i == state else row[i] for i in filled] for row in rows]
+    show(table([names[i] for i in filled], shown))
     if len(members) > MEMBERS_SHOWN:
         show(f"… and {len(members) - MEMBERS_SHOWN:,} more: --json has all")
 
@@ -121,4 +127,4 @@ def _names(names: Sequence[str], elsewhere: int) -> str:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{render_untrusted(name)} {n:,}" for name, n in counts.items()) or "none"
+    return ", ".join(f"{render_untrusted(name)}: {n:,}" for name, n in counts.items()) or "none"
