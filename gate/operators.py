@@ -36,7 +36,7 @@ from bus.frames import (
 from bus.frames import Case as CaseFrame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
-from gate.containment.selection import find_agent, may_see, resolve, seen_of
+from gate.containment.selection import known_agent, may_see, resolve, seen_of
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
@@ -210,7 +210,7 @@ class Operators:
             "compartments": list(e.comp),
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
-            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] else None,
+            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and may_see(p, int(c.superseded[s])) else None,
             "exposed": [ids.text("case_", x) for x in e.exposed],
         }
         return WhyAnswer(
@@ -287,9 +287,7 @@ class Operators:
     # --- context ----------------------------------------------------------------------------------
     async def _context(self, p: Principal, req: ContextRequest) -> ContextAnswer:
         t = p.tenant
-        agent = find_agent(t, req.agent)
-        if not set(agent.projects) & p.rights.projects and agent is not p.agent and p.role != "supervisor":
-            raise Refused("agent_unknown", field="agent")
+        agent = known_agent(p, req.agent)
         ctx = t.context_of(agent)
         if req.action == "close":
             if not req.message.strip():

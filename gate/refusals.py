@@ -110,6 +110,11 @@ TABLE: dict[str, Wording] = {
     ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
+    "case_elsewhere": Wording(
+        "denied",
+        "A root of this case is in a project or above a clearance that this credential doesn't have.",
+        "Ask the operator who opened it (`by` in `cordon case show`).",
+    ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state

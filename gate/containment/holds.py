@@ -27,7 +27,7 @@ from gate.writing.sequencer import Stored, noted
 
 from .notices import Notices
 from .plans import CLOSURE_KINDS, Nodes, Plans
-from .selection import may_see, names_of, resolve, seen_of, select
+from .selection import may_see, may_see_all, names_of, resolve, seen_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -70,7 +70,7 @@ class Holds:
         return self.shown(
             p,
             case,
-            added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
+            added=[t.memory_id(s) for s in [s for s in added if may_see(p, s)][:PAGE_ITEMS_MAX]],
             closure_ms=ms,
             hold_ms=held_ms,
             request_id=req.request_id,
@@ -145,6 +145,8 @@ class Holds:
             raise Refused("case_closed", field="case")
         if case.state == "pending":
             raise Refused("case_pending", field="case")
+        if case.agent != p.agent.number and not may_see_all(p, case.roots):
+            raise Refused("case_elsewhere", field="case")
         now_ms = self.shard.now_ms()
         stored = [
             noted(
@@ -247,15 +249,17 @@ class Holds:
         seen = seen_of(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
         told = [t.agents.all[n] for n in sorted(case.told)]
+        roots = [r for r in case.roots if may_see(p, r)]
+        text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
             agent=p.key,
             request_id=request_id,
             case=case.text,
             state=case.state,
             by=t.agents.all[case.agent].name,
-            person=case.person,
-            why=case.why,
-            roots=[t.memory_id(r) for r in case.roots if may_see(p, r)],
+            person=case.person if text else "",
+            why=case.why if text else "",
+            roots=[t.memory_id(r) for r in roots],
             count=len(everyone),
             joined=len(case.joined),
             added=added or [],

@@ -23,7 +23,7 @@ from gate.refusals import Refused
 from gate.state.tenant import Tenant
 
 from .closure import Closure
-from .selection import may_see, names_of, select
+from .selection import may_see, may_see_all, names_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -156,9 +156,12 @@ class Plans:
         blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
         if blob is None or raw is None:
             raise Refused("plan_unknown", field="plan")
+        record = _decode_plan(blob)
+        if not may_see_all(p, record.roots):  # a plan may be handed on, to who could have made it
+            raise Refused("plan_unknown", field="plan")
         if use:
             await self.shard.index.call(catalog.use_plan, raw, now_ms)
-        return _decode_plan(blob)
+        return record
 
     def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or
