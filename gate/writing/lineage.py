@@ -41,6 +41,7 @@ COPIED_EDGES_MAX: Final = 32
 LIKENESS_WEIGHT: Final = 0.5  # what likeness adds at most; it is the greater of two, each 0 at FROM and 1 from FROM + SPAN on:
 COSINE_FROM, COSINE_SPAN = 0.70, 0.25  # of the vectors
 OVERLAP_FROM, OVERLAP_SPAN = 0.10, 0.45  # of the words, by idf: sqrt(share of mine * share of theirs)
+OWN_OVERLAP: Final = 0.40  # from here a writer's own words are evidence too, of special items
 OVERLAP_POSTINGS: Final = 256  # mentions looked at, rarest terms first
 OVERLAP_NEAREST: Final = 8  # served texts whose overlap is worked out: those that share most
 FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
@@ -270,15 +271,19 @@ class ContextText:
         whole = known.total(mine.terms)
         beyond = min(cosines.values(), default=0.0) if len(cosines) >= NEAREST else 0.0  # no other is nearer
 
+        def overlapping(seq: int, weight: float) -> float:
+            return weight / math.sqrt(whole * max(self._weight(seq, known), weight)) if weight else 0.0
+
         def likeness(seq: int) -> float:
             """The greater of both, so neither other words nor a weak encoder hide a source alone."""
             cosine = cosines.get(seq, 0.0)
-            weight = shared.get(seq, 0.0)
-            if seq in self.special:  # who wrote it itself may not carry it elsewhere either: its own words count too
+            overlap = overlapping(seq, shared.get(seq, 0.0))
+            if seq in self.special:
                 if not cosine and beyond > COSINE_FROM:
                     cosine = float(self.texts[seq].vector @ mine.vector)
-                weight = known.total(self.texts[seq].terms & mine.terms)
-            overlap = weight / math.sqrt(whole * max(self._weight(seq, known), weight)) if weight else 0.0
+                again = overlapping(seq, known.total(self.texts[seq].terms & mine.terms))
+                if again >= OWN_OVERLAP:  # who wrote it itself may say it no further down either
+                    overlap = again
             return min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN))
 
         alike = {s: likeness(s) for s in self.special}
