@@ -7,7 +7,7 @@ import time
 import typer
 
 from .call import Call
-from .command import command, group
+from .command import HOME, command, group
 from .exits import NAMES, Exit
 from .output import note, print_json, progress, show, styled, table
 from .render import render_untrusted
@@ -16,7 +16,7 @@ VERDICT_STYLES = {"ok": "green", "fault": "red"}
 
 
 def register(app: typer.Typer) -> None:
-    doctor = group(app, "doctor", "Examine a home.")
+    doctor = group(app, "doctor", "Examine a home.", panel=HOME)
     command(doctor, "security", example="cordon doctor security --json")(security)
 
 

@@ -113,6 +113,10 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
+        if info.user in agent.revoked or agent.whole:
+            raise Refused("credential_revoked")
+        if tenant.suspended:
+            raise Refused("tenant_suspended")
         row = allow("mem" if at.project else "ops", at.verb, rights.role, rights.verbs)
         if at.project:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None

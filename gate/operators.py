@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 from bus.frames import (
     CLASSIFICATIONS,
@@ -43,7 +44,7 @@ from gate.ledger.events import decode_memory
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide
+from gate.rights import decide, visible_rows
 from gate.state.columns import REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -294,6 +295,7 @@ class Operators:
                 raise Refused("message_missing", field="message")
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
+        shown = sorted(c for c in labels.comp if not c.startswith("project:") or c.removeprefix("project:") in p.rights.projects)
         return ContextAnswer(
             agent=p.key,
             request_id=req.request_id,
@@ -304,8 +306,9 @@ class Operators:
             served=len(ctx.served),
             trust_floor=labels.floor / 1000,
             classification=CLASSIFICATIONS[labels.cls],
-            compartments=sorted(labels.comp),
-            exposed=[t.cases[x].text for x in sorted(ctx.exposed)],
+            compartments=shown,
+            elsewhere=len(labels.comp) - len(shown),
+            exposed=[k.text for x in sorted(ctx.exposed) if visible_rows(p, (k := t.cases[x]).all_members())],
             last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
             closed=req.action == "close",
             position=t.position,
@@ -328,14 +331,15 @@ class Operators:
 
     def _stats(self, p: Principal, req: StatsRequest) -> Stats:
         t, c = p.tenant, p.tenant.columns
-        seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and decide(p, s)]
+        seen = np.array(visible_rows(p, np.flatnonzero(c.kind[: c.n] >= 0).astype(np.int32)), np.int32)
+        agents = [a for a in t.agents.all if not p.rights.projects.isdisjoint(a.projects)]
         counts = {
             "memories": len(seen),
-            "held": sum(1 for s in seen if c.held[s]),
-            "edges": t.down.edges,
-            "agents": len(t.agents.all),
-            "cases_open": sum(1 for k in t.cases.values() if k.state == "open"),
-            "contexts": len(t.contexts),
+            "held": int(np.count_nonzero(c.held[seen])),
+            "edges": t.up.edges if len(seen) == t.memories else sum(len(t.up.edges_of(s)) for s in seen.tolist()),
+            "agents": len(agents),
+            "cases_open": sum(1 for k in t.cases.values() if k.state == "open" and visible_rows(p, k.all_members())),
+            "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 

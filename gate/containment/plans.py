@@ -24,7 +24,7 @@ from gate.rights import decide, decide_all
 from gate.state.tenant import Tenant
 
 from .closure import Closure
-from .selection import select
+from .selection import names_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -108,11 +108,12 @@ class Plans:
         exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
         hidden = len(nodes) - len(seen)
         visible = [nodes[i] for i in seen]
+        told = t.served_agents(nodes)
         return Plan(
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in record.roots],
+            roots=[t.memory_id(r) for r in record.roots if decide(p, r)],
             members=[self.member(t, nodes[i], depth[i], members) for i in page],
             count=len(nodes),
             elsewhere=hidden,
@@ -124,7 +125,8 @@ class Plans:
             mixed=sum(1 for s in visible if self._mixed(t, s, members)),
             already_held=int(np.count_nonzero(c.held[closure.nodes])),
             contexts_exposed=exposed,
-            agents_to_tell=[a.name for a in t.served_agents(nodes)],
+            agents_to_tell=names_of(p, told),
+            told_elsewhere=len(told) - len(names_of(p, told)),
             reads_lost=sum(t.served_to[s].bit_count() for s in nodes),
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,

@@ -57,6 +57,11 @@ def resolve(p: Principal, id_: str) -> int:
     return s
 
 
+def names_of(p: Principal, agents: Iterable[Agent]) -> list[str]:
+    """Names of the agents that share a project with this operator."""
+    return [a.name for a in agents if not p.rights.projects.isdisjoint(a.projects)]
+
+
 def known_agent(p: Principal, name: str) -> Agent:
     """An agent that this request may name. Others are unknown to it."""
     agent = find_agent(p.tenant, name)

@@ -172,8 +172,8 @@ class Arena:
         await add_project(world, KEEP)
         for name, rights in PEOPLE.items():
             given = {"projects": (SIEGE,), **rights}
-            await self._join(name, await world.add(name, *given.pop("projects"), **given), OURS)
-        await self._join("twin", await world.add("mallory", SIEGE, tenant=THEIRS, see=ALL), THEIRS)
+            self.peers[name] = await self.join(await world.add(name, *given.pop("projects"), **given))
+        self.peers["twin"] = await self.join(await world.add("mallory", SIEGE, tenant=THEIRS, see=ALL), THEIRS)
         creds = world.home.core_creds("admin")
         self.admin_key = parse_creds(creds.read_text()).key
         self.admin = await nats.connect(
@@ -181,9 +181,9 @@ class Arena:
         )
         await self._hide()
 
-    async def _join(self, name: str, credential: Credential, tenant: str) -> None:
-        creds = creds_text(credential.jwt, Keypair(credential.seed))
-        self.peers[name] = await self._open(creds, credential, tenant)
+    async def join(self, credential: Credential, tenant: str = OURS) -> Peer:
+        """A connection with a credential of the home's."""
+        return await self._open(creds_text(credential.jwt, Keypair(credential.seed)), credential, tenant)
 
     async def reconnect(self, peer: Peer) -> Peer:
         """Another connection with the same credential. `NatsError` if the broker refuses it."""

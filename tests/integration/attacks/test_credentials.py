@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,7 +24,7 @@ from broker_config.processes import spawn, stop_child
 from broker_config.roles import ROLES, scope
 from broker_config.server import find_server, render, start_server, stop_server
 from broker_config.trust import AgentRequest, Trust
-from bus.errors import ConfigError
+from bus.errors import ConfigError, Conflict
 from bus.identity import Keypair, creds_text, encode_jwt, keypair, verify_jwt
 from bus.subjects import MEMORY_VERBS
 
@@ -243,15 +244,61 @@ def test_a_revoked_credential_is_cut_off_and_stays_out(arena: Arena) -> None:
             await control.push_account(
                 encode_jwt({"sub": account.subject, "name": OURS, "nats": claims}, signing, int(time.time()))
             )
-            deadline = time.monotonic() + 1  # a revoked agent is cut within a second
-            while not revoked.nc.is_closed:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.01)
+            await _closed(revoked)
             with pytest.raises(NatsError):
                 await arena.reconnect(revoked)
             assert (await other.ask("write", DRAFT))["type"] == "receipt"
 
     arena.run(attack())
+
+
+def _issued_anew(peer: Peer, arena: Arena) -> Peer:
+    """The same key with a credential of now, which the broker's revocation of what was issued before doesn't reach."""
+    claims = {"type": "user", "version": 2, "issuer_account": arena.account[OURS], "tags": [f"tenant:{OURS}", f"project:{SIEGE}"]}
+    body = {"sub": peer.key, "name": "anew", "nats": claims}
+    jwt = encode_jwt(body, arena.role_key("agent"), int(time.time()) + 5)
+    return replace(peer, credential=replace(peer.credential, jwt=jwt))
+
+
+@pytest.mark.parametrize(
+    "way", ["its old connection", "its old file", "a credential issued anew", "an old account put back", "its name"]
+)
+def test_a_revoked_agent_stays_out(arena: Arena, way: str) -> None:
+    name = f"exile-{way.replace(' ', '-')}"
+
+    async def attack() -> None:
+        world = arena.world
+        credential = await world.add(name, SIEGE)
+        exile = await arena.join(credential)
+        await exile.write("Before the exile")
+        async with Control(world.home) as control:
+            account = control.trust.tenant_jwt(control.trust.tenant(OURS))
+            await control.agent_revoke(OURS, name)
+            if way == "its name":
+                with pytest.raises(Conflict):
+                    await control.agent_add(OURS, name, projects=(SIEGE,))
+            if way == "an old account put back":
+                await control.push_account(account)
+        if way == "its old connection":
+            await _closed(exile)
+        elif way == "its old file":
+            with pytest.raises(NatsError):
+                await arena.reconnect(exile)
+        elif way != "its name":
+            again = await arena.reconnect(_issued_anew(exile, arena))
+            assert (await again.ask("write", DRAFT))["reason"] == "credential_revoked"
+            await again.nc.close()
+        await exile.nc.close()
+        assert (await arena["mallory"].ask("write", DRAFT))["type"] == "receipt"
+
+    arena.run(attack())
+
+
+async def _closed(peer: Peer) -> None:
+    deadline = time.monotonic() + 1  # cut within a second
+    while not peer.nc.is_closed:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 # --- not the bearer's: what a CONNECT may say ---------------------------------------------------------

@@ -11,9 +11,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from broker_config.control import Control
+from bus.identity import Credential, Keypair, creds_text, encode_jwt, parse_creds
 
 from ..scenes import EXTERNAL, OWN
 from .arena import KEEP, OURS, SIEGE, Arena, ids
@@ -176,8 +180,6 @@ def test_a_second_credential_of_the_same_key_is_the_same_head(arena: Arena) -> N
     """Narrowed or issued anew: the key is the agent's, and so is what it was served."""
 
     async def attack() -> None:
-        from bus.identity import Credential, Keypair, creds_text, encode_jwt
-
         source, text = await planted(arena)
         async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
             assert source in ids(await peer.query(text))
@@ -195,6 +197,23 @@ def test_a_second_credential_of_the_same_key_is_the_same_head(arena: Arena) -> N
             assert is_tainted(await again.write(text), source)
             assert (await again.ask("query", {"type": "query", "text": "x"}))["reason"] == "verb_denied"
             await again.nc.close()
+
+    arena.run(attack())
+
+
+def test_a_rotated_key_is_the_same_head(arena: Arena) -> None:
+    async def attack() -> None:
+        source, text = await planted(arena)
+        peer = await arena.join(await arena.world.add("rotator", SIEGE))
+        assert source in ids(await peer.query(text))
+        async with Control(arena.world.home) as control:
+            await control.agent_rotate(OURS, "rotator")
+        await peer.nc.close()
+        again = await arena.join(parse_creds(Path(arena.world.creds("rotator")).read_text()))
+        assert again.key != peer.key
+        copy = await again.write(text, run="another")
+        assert (copy["actor"]["name"], is_tainted(copy, source)) == ("rotator", True)
+        await again.nc.close()
 
     arena.run(attack())
 
