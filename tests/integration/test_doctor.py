@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -265,6 +266,7 @@ def cut(*parts: str) -> Callable[[Home], None]:
     return plant
 
 
+SEED = re.compile(r"\bS[AOU][A-Z2-7]{56}\b")
 AGENTS = "agent_credentials"
 # what is planted → (how, the check that finds it, what it names)
 FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
@@ -336,7 +338,7 @@ def test_a_planted_fault_is_found_named_and_told_what_to_do(
     assert err.startswith("cordon: refused: ")
     assert check in err
     assert findings[check]["advice"] in err
-    assert "SU" not in " ".join(findings[check]["found"]), "no seed"
+    assert not SEED.search(json.dumps(findings) + err)
 
 
 def test_every_check_has_a_planted_fault() -> None:

@@ -112,6 +112,8 @@ def test_nothing_else_in_the_gate_asks_for_a_role_or_compares_a_clearance() -> N
         "admit.py": "hands the clearance to the policy's columns",
         "last_look.py": "the alarm: an independent check of what is about to leave",
         "decide.py": "an operator may supersede what is not its own",
+        "tenant.py": "an ingest key's note counts as read by its writer",
+        "prepare.py": "the same, when it is written",
         "principals.py": "the ledger's record of an agent",
         "admin.py": "which roles there are",
         "operators.py": "shows a writer's role",
