@@ -5,9 +5,7 @@ Meanwhile a second tenant with the same names, documents and sources lives next 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 import bus
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from .harness import Player
     from .scenario import Scenario
 
-FAULTS_SHOWN = 20  # records that a closure missed or took wrongly, told with their edges
+FAULTS_SHOWN: Final = 20  # records that a closure missed or took wrongly, told with their edges
 
 
 async def contain(arena: Arena, player: Player) -> dict[str, Any]:
@@ -28,10 +26,10 @@ async def contain(arena: Arena, player: Player) -> dict[str, Any]:
     async with bus.connect_operator(url=arena.url, creds=arena.operator) as desk:
         player.watch("Next door: a second tenant with the same names and sources.")
         await neighbour.move_in()
-        served_before = player.poison_served()
         poisoned = frozenset(account.poisoned)
         selector = [f"source:{d.uri}" for d in player.scenario.poisoned]
         player.watch(f"A person learns that {len(selector)} sources are poisoned, and holds them with all that came of them.")
+        account.mark("hold")
         plan = await desk.plan(selector)
         members = frozenset(m.id for m in plan.members)
         case = await desk.apply(plan.plan, "demo: the sources are poisoned")
@@ -42,6 +40,7 @@ async def contain(arena: Arena, player: Player) -> dict[str, Any]:
         shown = await desk.case(case.case)
         untouched = await neighbour.is_untouched()
         player.watch("The person releases the case: nothing was lost.")
+        account.mark("release")
         released = await desk.release(case.case, "demo: shown that it is reversible")
         player.settle()
         late_ids = {w.id for w in late}
@@ -63,7 +62,7 @@ async def contain(arena: Arena, player: Player) -> dict[str, Any]:
         "notices": {"told": list(shown.told), "acked": list(shown.acked)},
         "second_tenant_untouched": untouched,
         "released": {
-            "ok": released.state == "released" and readable == was_active and served_after == served_before,
+            "ok": released.state == "released" and readable == was_active and bool(served_after),
             "members": released.count, "served_again": len(served_after), "readable": len(readable),
             "still_for_review": len(poisoned) + len(late_ids) - len(was_active),
         },
@@ -90,7 +89,12 @@ async def _fault(desk: bus.Desk, player: Player, id_: str, missed: bool) -> dict
         "text": text_of[id_],
         "made_from": [text_of[u] for u in used],
         "edges": [
-            {"kind": e.kind, "confidence": e.confidence, "poisoned": e.from_ in player.account.poisoned, "from": text_of.get(e.from_)}
+            {
+                "kind": e.kind,
+                "confidence": e.confidence,
+                "poisoned": e.from_ in player.account.poisoned,
+                "from": text_of.get(e.from_),
+            }
             for e in trace.edges
             if e.to == id_
         ],

@@ -14,7 +14,7 @@ import msgspec
 from .containment import contain
 from .orders import Act, AnyOrder, Ask, Compose, Fetch, Note, Read, Report, Settle
 from .scenario import Document, Scenario, Step
-from .swarm import Arena, Swarm, swarm
+from .swarm import Arena, Stage, Swarm, swarm
 from .truth import Account, Event
 
 Watch = Callable[[str | Event], None]  # a sentence about what begins, or what was done
@@ -66,7 +66,9 @@ class Player:
 
     def poison_served(self) -> set[str]:
         """Which poisoned records are served when somebody asks about everything once more."""
-        return {seen.id for project, text in self.scenario.topics for seen in self._ask(project, text).served} & self.account.poisoned
+        return {
+            seen.id for project, text in self.scenario.topics for seen in self._ask(project, text).served
+        } & self.account.poisoned
 
     def readable(self, ids: Collection[str]) -> set[str]:
         """Which of these records can be got by their ids."""
@@ -86,26 +88,26 @@ class Player:
         return self.do(self._asks, "ask", Ask(project=project, about=text), text)
 
 
-def run_demo(ungated: Arena, cordon: Arena, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
-    """Both runs, as plain JSON values.
+def run_demo(stage: Stage, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
+    """All runs, as plain JSON values.
 
-    Keys: seed, title, documents, poisoned, projects, agents, ungated, cordon, closure, released, expectations. Each side has
-    contaminated_records, records, agents_reached, risky_calls_on_poison, benign_answers_kept {kept, asked}, calls and the log
-    (truth.Event) that they were counted from. Raises AgentStopped and what the bus raises.
+    Keys: seed, title, documents, poisoned, projects, agents, benign {ungated, cordon}, ungated, cordon, closure, released,
+    expectations. Each side has contaminated_records, records, agents_reached, risky_calls_on_poison, calls_changed (by the
+    poison, against the benign run over a file), benign_answers_kept {kept, asked}, calls and the log (truth.Event) that they
+    were counted from. Raises AgentStopped and what the bus raises.
     """
     scenario = scenario.shuffled(seed)
-    watch("Without Cordon: the agents share a file.")
-    with swarm(ungated, scenario.agents, seed) as agents:
-        player = Player(scenario, agents, watch)
-        plain = _spread(player)
-        plain |= {"benign_answers_kept": _kept(player.kept())}
-    watch("With Cordon: the same agents, documents and steps.")
-    with swarm(cordon, scenario.agents, seed) as agents:
-        player = Player(scenario, agents, watch)
-        gated = _spread(player)
-        contained = anyio.run(contain, cordon, player)
-        gated |= {"benign_answers_kept": _kept(contained.pop("kept"))}
-    closure, released = contained.pop("closure"), contained.pop("released")
+    watch("A normal day, over a shared file: nothing is poisoned.")
+    usual = _run(stage.benign_file, scenario.benign(), seed, watch)
+    watch("A normal day, over Cordon.")
+    calm = _run(stage.benign_cordon, scenario.benign(), seed, watch)
+    watch("The attacks, over a shared file.")
+    plain = _run(stage.file, scenario, seed, watch)
+    watch("The attacks, over Cordon.")
+    gated = _run(stage.cordon, scenario, seed, watch)
+    for side in (usual, calm, plain, gated):
+        side["calls_changed"] = sum(a["value"] != b["value"] for a, b in zip(side["calls"], usual["calls"], strict=True))
+    closure, released = gated.pop("closure"), gated.pop("released")
     result = {
         "seed": seed,
         "title": scenario.title,
@@ -113,39 +115,44 @@ def run_demo(ungated: Arena, cordon: Arena, scenario: Scenario, seed: int, watch
         "poisoned": [{"uri": d.uri, "poison": d.poison} for d in sorted(scenario.poisoned, key=lambda d: d.uri)],
         "projects": scenario.projects,
         "agents": [a.name for a in scenario.agents],
+        "benign": {"ungated": usual, "cordon": calm},
         "ungated": plain,
-        "cordon": {**gated, **contained},
+        "cordon": gated,
         "closure": closure,
         "released": released,
     }
     return {**result, "expectations": expectations(result, scenario)}
 
 
-def _spread(player: Player) -> dict[str, Any]:
-    """The scenario from documents to tool calls, and its figures."""
-    for step in player.scenario.steps:
-        player.step(step)
+def _run(arena: Arena, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
+    """The scenario from documents to tool calls, then (where there is an operator) the hold; its figures."""
+    with swarm(arena, scenario.agents, seed) as agents:
+        player = Player(scenario, agents, watch)
+        for step in scenario.steps:
+            player.step(step)
+        contained = anyio.run(contain, arena, player) if arena.operator else {"kept": player.kept()}
+    kept = contained.pop("kept")
     account = player.account
-    return {
+    figures = {
         "contaminated_records": len(account.poisoned),
         "records": len(account.records),
         "agents_reached": len(account.reached),
         "reached": sorted(account.reached),
         "risky_calls_on_poison": account.risky_calls_on_poison,
+        "benign_answers_kept": {"kept": sum(kept), "asked": len(kept)},
+        "held_at_write": sum(w.state == "held" for e in account.events for w in e.wrote if e.do != "echo"),
         "calls": account.calls,
-        "held_at_write": sum(w.state == "held" for w in account.records),
+        "marks": msgspec.to_builtins(account.marks),
         "log": msgspec.to_builtins(account.events),
     }
-
-
-def _kept(found: list[bool]) -> dict[str, int]:
-    return {"kept": sum(found), "asked": len(found)}
+    return {**figures, **contained}
 
 
 def expectations(result: dict[str, Any], scenario: Scenario) -> list[dict[str, Any]]:
     """What the scenario wants to see beside what was seen: {name, expected, seen, met}."""
     e, plain, gated, closure = scenario.expect, result["ungated"], result["cordon"], result["closure"]
-    lost = plain["benign_answers_kept"]["kept"] - gated["benign_answers_kept"]["kept"]
+    usual, calm = result["benign"]["ungated"], result["benign"]["cordon"]
+    lost = max(a["benign_answers_kept"]["kept"] - b["benign_answers_kept"]["kept"] for a, b in ((usual, calm), (plain, gated)))
     at_least = {
         "risky calls on poison without Cordon": (e.risky_calls_ungated_min, plain["risky_calls_on_poison"]),
         "precision of the closure": (e.closure_precision_min, closure["precision"]),
@@ -155,6 +162,7 @@ def expectations(result: dict[str, Any], scenario: Scenario) -> list[dict[str, A
         "risky calls on poison with Cordon": (e.risky_calls_cordon_max, gated["risky_calls_on_poison"]),
         "poisoned records served while held": (0, gated["served_while_held"]),
         "benign answers lost": (e.benign_answers_lost_max, lost),
+        "records held on a normal day": (0, calm["held_at_write"]),
     }
     exactly = {
         "the second tenant is untouched": (True, gated["second_tenant_untouched"]),

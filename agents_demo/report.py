@@ -10,18 +10,22 @@ Safe = Callable[[str], str]  # makes an agent's or a file's text harmless for wh
 
 def render_text(result: dict[str, Any], safe: Safe) -> str:
     """One screen, with each text that isn't ours passed through `safe`."""
-    plain, gated = result["ungated"], result["cordon"]
+    plain, gated, calm = result["ungated"], result["cordon"], result["benign"]["cordon"]
     lines = [
         safe(result["title"]),
-        f"{len(result['agents'])} agents, each a process of its own; {result['documents']} documents, {len(result['poisoned'])} of "
-        "them poisoned. Nobody declares where a text came from.",
+        f"{len(result['agents'])} agents, each a process of its own; {result['documents']} documents, "
+        f"{len(result['poisoned'])} of them poisoned. Nobody declares where a text came from.",
         "",
         f"{'':34}{'shared file':>14}{'Cordon':>14}",
         _row("records that carry the poison", _of(plain), _of(gated)),
         _row("agents that made something of it", plain["agents_reached"], gated["agents_reached"]),
+        _row("tool calls that poison changed", _changed(plain), _changed(gated)),
         _row("risky tool calls on poison", plain["risky_calls_on_poison"], gated["risky_calls_on_poison"]),
         _row("held for review when written", plain["held_at_write"], gated["held_at_write"]),
         _row("benign questions answered", _kept(plain), _kept(gated)),
+        "",
+        f"On a normal day, without poison, Cordon changed {_changed(calm)} tool calls, answered {_kept(calm)} questions and held "
+        f"{calm['held_at_write']} records.",
         "",
         "What was done with tools:",
         *(_call(a, b, safe) for a, b in zip(plain["calls"], gated["calls"], strict=True)),
@@ -38,9 +42,9 @@ def _containment(result: dict[str, Any]) -> list[str]:
     told, acked = gated["notices"]["told"], gated["notices"]["acked"]
     return [
         "Then a person learns that these sources are wrong, and holds them with all that came of them:",
-        f"  Held: {closure['members']} records, found in {closure['ms']:.1f} ms, held in {gated['held_ms']:.1f} ms. Of the records "
-        "that truly",
-        f"  carry the poison {closure['recall']:.0%} are held, and {closure['precision']:.0%} of what is held truly carries it.",
+        f"  Held: {closure['members']} records, found in {closure['ms']:.1f} ms, held in {gated['held_ms']:.1f} ms.",
+        f"  Of the records that truly carry the poison {closure['recall']:.0%} are held; of what is held "
+        f"{closure['precision']:.0%} truly carries it.",
         f"  Served while held: {gated['served_while_held']}. Restated from the head meanwhile: {late['written']}, held at once: "
         f"{late['held']}.",
         f"  Told: {', '.join(told) or 'nobody'}; acknowledged: {', '.join(acked) or 'nobody'}.",
@@ -56,6 +60,10 @@ def _row(name: str, plain: object, gated: object) -> str:
 
 def _of(side: dict[str, Any]) -> str:
     return f"{side['contaminated_records']} of {side['records']}"
+
+
+def _changed(side: dict[str, Any]) -> str:
+    return f"{side['calls_changed']} of {len(side['calls'])}"
 
 
 def _kept(side: dict[str, Any]) -> str:

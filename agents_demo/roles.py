@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, Unpack, assert_never
 
 import anyio
+import msgspec
 
 from bus import CordonError
 from bus.client import DraftFields
@@ -82,7 +83,8 @@ class Agent:
     async def _act(self, order: Act) -> Report:
         """Ask again with the tool's risk, call it, and note that it was done; without a value that may be used ask a person."""
         task = order.task
-        answer = await self._store.recall(task.project, task.about, "execute", task.risk)
+        intent: Intent = "answer" if task.risk == "read_only" else "execute"
+        answer = await self._store.recall(task.project, task.about, intent, task.risk)
         bindable = [i for i in answer.items if i.bindable]
         choice = await self._mind.choose(task, bindable)
         call = Call(tool=task.tool, risk=task.risk, value=choice.value, used=[i.id for i in choice.used])
@@ -134,4 +136,4 @@ def _first(error: BaseException) -> BaseException:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the harness: it closes stdin
-    anyio.run(main, *sys.argv[1:4])
+    anyio.run(main, sys.argv[1], msgspec.convert(sys.argv[2], Voice), sys.argv[3])

@@ -148,6 +148,10 @@ class Scenario(Part, frozen=True):
     def task(self, name: str) -> Task:
         return next(t for t in self.tasks if t.name == name)
 
+    def benign(self) -> Scenario:
+        """The same without its poisoned documents."""
+        return msgspec.structs.replace(self, documents=[d for d in self.documents if not d.poison])
+
     def shuffled(self, seed: int) -> Scenario:
         """The same with its documents in the order that the seed gives."""
         return msgspec.structs.replace(self, documents=Random(seed).sample(self.documents, len(self.documents)))
@@ -216,7 +220,11 @@ def _faults(s: Scenario) -> Iterable[Fault]:
     yield from _twice("agents", [a.name for a in s.agents])
     yield from _twice("tasks", [t.name for t in s.tasks])
     yield from _twice("documents", [d.uri for d in s.documents])
+    if not s.poisoned:
+        yield "documents", "none has a poison", 'Mark what is false with poison = "fact", "instruction" or "trigger".'
     roles = {a.name: a.role for a in s.agents}
+    if "agent" not in roles.values():
+        yield "agents", "none reads or writes", "Add one with the role agent."
     ingest = {tool for a in s.agents if a.role == "ingest" for tool in a.tools}
     for kind in ("documents", "records", "tasks", "questions"):
         for i, part in enumerate(getattr(s, kind)):
@@ -225,7 +233,11 @@ def _faults(s: Scenario) -> Iterable[Fault]:
         yield from _unknown(f"records[{i}].tool", record.tool, ingest, "the tools of ingest agents")
     for i, document in enumerate(s.documents):
         if not document.facts or max(map(len, document.facts)) > LINE_CHARS_MAX:
-            yield f"documents[{i}].text", "it has no line, or one that is too long", f"A line has 1 to {LINE_CHARS_MAX:,} characters."
+            yield (
+                f"documents[{i}].text",
+                "it has no line, or one that is too long",
+                f"A line has 1 to {LINE_CHARS_MAX:,} characters.",
+            )
     for i, task in enumerate(s.tasks):
         try:
             re.compile(task.value)
@@ -264,5 +276,3 @@ def _twice(place: str, given: list[str]) -> Iterable[Fault]:
     for name, times in Counter(given).items():
         if times > 1:
             yield place, f"{name} is there {times} times", "Names must differ."
-
-

@@ -35,6 +35,16 @@ class Arena:
     neighbour: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where each of the four runs takes place: with and without the poisoned documents, over a shared file and over Cordon."""
+
+    benign_file: Arena
+    benign_cordon: Arena
+    file: Arena
+    cordon: Arena
+
+
 class Member:
     """One agent's process."""
 

@@ -7,6 +7,7 @@ poison poisons nothing.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal
 
 import msgspec
 
@@ -32,6 +33,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     on_poison: bool = False  # its call rests on poison
 
 
+MarkName = Literal["hold", "release"]
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person did before event `n`."""
+
+    n: int
+    what: MarkName
+
+
 class Account:
     """Everything that happened on one side, in order."""
 
@@ -41,6 +52,11 @@ class Account:
         self.reached: set[str] = set()  # agents that made something of the poison
         self.project_of: dict[str, str] = {}
         self.text_of: dict[str, str] = {}
+        self.marks: list[Mark] = []
+
+    def mark(self, what: MarkName) -> None:
+        """Something that a person does now."""
+        self.marks.append(Mark(n=len(self.events), what=what))
 
     def note(self, agent: str, do: str, project: str, about: str, report: Report, poison: bool = False) -> Event:
         """Enter one report; `poison`: it was read from a poisoned document."""

@@ -6,7 +6,6 @@ Starts a home of its own in a temporary folder and ends it; nothing of the calle
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,19 +16,21 @@ import typer
 
 from .call import Call
 from .command import command
-from .exits import Exit
+from .exits import Exit, usage
 from .output import note, print_json
 from .render import render_untrusted
 
 if TYPE_CHECKING:
     from agents_demo.harness import Watch
     from agents_demo.scenario import Scenario
-    from agents_demo.swarm import Arena
+    from agents_demo.swarm import Stage
     from agents_demo.truth import Event
     from broker_config.home import Home
 
 TENANT: Final = "acme"
 NEIGHBOUR: Final = "northwind"  # equal names; must stay untouched
+PAGE_CHARS: Final = 2_000  # of one text
+BENIGN: Final = "calm"  # the same swarm on a normal day
 OPERATOR: Final = "operator"
 
 
@@ -41,15 +42,21 @@ def demo(
     call: Call,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same result.")] = 7,
     scenario: Annotated[str, typer.Option(metavar="NAME|FILE", help="What is played: a name, or a TOML file of yours.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Write the result as a page with a graph of the spread.")] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's home folder, and say where it is.")] = False,
 ) -> int | None:
-    """Run a swarm with poisoned documents twice: without Cordon, and with it. Under two minutes."""
+    """Run a swarm with poisoned documents twice: without Cordon, and with it. Under half a minute."""
+    from agents_demo.page import render_page
     from agents_demo.report import render_text
     from agents_demo.scenario import DEFAULT, load
 
     played = load(scenario or DEFAULT)
+    page = _writable(html) if html else None
     with _folder(keep) as folder:
         result = run(folder, played, seed, _silent)
+    if page:
+        page.write_text(render_page(result, lambda text: render_untrusted(text, PAGE_CHARS, "html")), encoding="utf-8")
+        note(f"written: {render_untrusted(str(page))}")
     if call.json:
         print_json(result)
     else:
@@ -62,30 +69,26 @@ def run(folder: Path, scenario: Scenario, seed: int, watch: Watch) -> dict[str, 
     import anyio
 
     from agents_demo.harness import run_demo
-    from agents_demo.stores import FILE_VARIABLE
-    from agents_demo.swarm import Arena
     from broker_config import supervisor
     from broker_config.home import Home
 
     home = Home(folder / "home")
-    ungated = Arena({a.name: {FILE_VARIABLE: str(folder / "shared.jsonl")} for a in scenario.agents})
     watch("Starting a home: broker and gatekeeper.")
     try:
         supervisor.start(home, detach=True)
-        cordon = anyio.run(_populate, home, scenario)
-        return run_demo(ungated, cordon, scenario, seed, watch)
+        anyio.run(_populate, home, scenario)
+        return run_demo(_stage(folder, home, scenario), scenario, seed, watch)
     finally:
         supervisor.stop(home)
 
 
-async def _populate(home: Home, scenario: Scenario) -> Arena:
-    """Two tenants with equal names; the swarm lives in the first."""
-    from agents_demo.swarm import Arena
+async def _populate(home: Home, scenario: Scenario) -> None:
+    """Three tenants with equal names; an operator for the first."""
     from broker_config.control import Control
 
     projects = tuple(scenario.projects)
     async with Control(home) as control:
-        for tenant in (TENANT, NEIGHBOUR):
+        for tenant in (TENANT, NEIGHBOUR, BENIGN):
             await control.tenant_add(tenant)
             for project in projects:
                 await control.project_add(tenant, project)
@@ -93,11 +96,37 @@ async def _populate(home: Home, scenario: Scenario) -> Arena:
                 await control.agent_add(tenant, agent.name, role=agent.role, projects=projects, tools=agent.tools)
         await control.agent_add(TENANT, OPERATOR, role="operator", projects=projects)
 
-    def creds(tenant: str) -> dict[str, str]:
-        return {a.name: str(home.agent_creds(tenant, a.name)) for a in scenario.agents}
 
-    environment = {name: {"CORDON_URL": home.url, "CORDON_CREDS": path} for name, path in creds(TENANT).items()}
-    return Arena(environment, home.url, str(home.agent_creds(TENANT, OPERATOR)), creds(NEIGHBOUR))
+def _stage(folder: Path, home: Home, scenario: Scenario) -> Stage:
+    from agents_demo.stores import FILE_VARIABLE
+    from agents_demo.swarm import Arena, Stage
+
+    names = [a.name for a in scenario.agents]
+
+    def file(name: str) -> Arena:
+        return Arena({agent: {FILE_VARIABLE: str(folder / name)} for agent in names})
+
+    def creds(tenant: str, agent: str) -> str:
+        return str(home.agent_creds(tenant, agent))
+
+    def environment(tenant: str) -> dict[str, dict[str, str]]:
+        return {agent: {"CORDON_URL": home.url, "CORDON_CREDS": creds(tenant, agent)} for agent in names}
+
+    neighbour = {agent: creds(NEIGHBOUR, agent) for agent in names}
+    return Stage(
+        benign_file=file("benign.jsonl"),
+        benign_cordon=Arena(environment(BENIGN)),
+        file=file("shared.jsonl"),
+        cordon=Arena(environment(TENANT), home.url, creds(TENANT, OPERATOR), neighbour),
+    )
+
+
+def _writable(name: str) -> Path:
+    """Where the page goes; what is wrong with it is said before the swarm runs."""
+    page = Path(name)
+    if page.is_dir() or not page.absolute().parent.is_dir():
+        raise usage(f"The page can't be written to {name}.", field="html", advice="Give a file in a folder that is there.")
+    return page
 
 
 @contextmanager
