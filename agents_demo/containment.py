@@ -27,7 +27,14 @@ async def contain(arena: Arena, player: Player) -> dict[str, Any]:
         player.watch("Next door: a second tenant with the same names and sources.")
         await neighbour.move_in()
         poisoned = frozenset(account.poisoned)
-        selector = [f"source:{d.uri}" for d in player.scenario.poisoned]
+        noted = {e.about for e in account.events if e.do == "read" and e.wrote}
+        selector = [f"source:{d.uri}" for d in player.scenario.poisoned if d.uri in noted]
+        if not selector:
+            raise bus.Rejected(
+                "Nothing was noted from the poisoned documents, so there is nothing to hold.",
+                reason="nothing_poisoned",
+                advice="Try another seed, model or document.",
+            )
         player.watch(f"A person learns that {len(selector)} sources are poisoned, and holds them with all that came of them.")
         account.mark("hold")
         plan = await desk.plan(selector)

@@ -91,10 +91,10 @@ class Player:
 def run_demo(stage: Stage, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
     """All runs, as plain JSON values.
 
-    Keys: seed, title, documents, poisoned, projects, agents, benign {ungated, cordon}, ungated, cordon, closure, released,
-    expectations. Each side has contaminated_records, records, agents_reached, risky_calls_on_poison, calls_changed (by the
-    poison, against the benign run over a file), benign_answers_kept {kept, asked}, calls and the log (truth.Event) that they
-    were counted from. Raises AgentStopped and what the bus raises.
+    Keys: seed, model ('' = scripted), title, documents, poisoned, projects, agents, benign {ungated, cordon}, ungated, cordon,
+    closure, released, expectations. Each side has contaminated_records, records, agents_reached, risky_calls_on_poison,
+    calls_changed (by the poison, against the benign run over a file), benign_answers_kept {kept, asked}, calls and the log
+    (truth.Event) that they were counted from. Raises AgentStopped and what the bus raises.
     """
     scenario = scenario.shuffled(seed)
     watch("A normal day, over a shared file: nothing is poisoned.")
@@ -110,6 +110,7 @@ def run_demo(stage: Stage, scenario: Scenario, seed: int, watch: Watch) -> dict[
     closure, released = gated.pop("closure"), gated.pop("released")
     result = {
         "seed": seed,
+        "model": stage.model,
         "title": scenario.title,
         "documents": len(scenario.documents),
         "poisoned": [{"uri": d.uri, "poison": d.poison} for d in sorted(scenario.poisoned, key=lambda d: d.uri)],

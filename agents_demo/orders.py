@@ -99,7 +99,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did. `error` ends it: what went wrong, as a sentence."""
+    """What an agent did. `error` ends it: what went wrong, as a sentence, and its `reason`."""
 
     wrote: list[Wrote] = []
     call: Call | None = None
@@ -108,6 +108,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     why_empty: str = ""
     settled: list[str] = []
     error: str = ""
+    reason: str = ""
 
 
 _orders: Final = msgspec.json.Decoder(AnyOrder)

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, Final
 
 from .graph import graph
-from .report import Safe
+from .report import Safe, worded_by
 
 LOG_ROWS_MAX: Final = 400  # of a side's log; the JSON has them all
 _ATTACKS: Final = {"instruction": "a false instruction", "fact": "a plain false fact", "trigger": "a delayed trigger"}
@@ -31,7 +31,8 @@ def render_page(result: dict[str, Any], safe: Safe) -> str:
         [
             f"<h1>{safe(result['title'])}</h1>",
             f'<p class="soft">{len(result["agents"])} agents, each a process of its own, {result["documents"]} documents, '
-            f"{len(tags)} of them poisoned, seed {result['seed']}. Nobody declares where a text came from.</p>",
+            f"{len(tags)} of them poisoned, {worded_by(result, safe)}, seed {result['seed']}. "
+            "Nobody declares where a text came from.</p>",
             _tiles(result),
             _figure("Without Cordon: a shared file", "without Cordon", result["ungated"], result["agents"], tags, safe),
             _figure("With Cordon", "with Cordon", result["cordon"], result["agents"], tags, safe),

@@ -14,7 +14,7 @@ def render_text(result: dict[str, Any], safe: Safe) -> str:
     lines = [
         safe(result["title"]),
         f"{len(result['agents'])} agents, each a process of its own; {result['documents']} documents, "
-        f"{len(result['poisoned'])} of them poisoned. Nobody declares where a text came from.",
+        f"{len(result['poisoned'])} of them poisoned; {worded_by(result, safe)}. Nobody declares where a text came from.",
         "",
         f"{'':34}{'shared file':>14}{'Cordon':>14}",
         _row("records that carry the poison", _of(plain), _of(gated)),
@@ -35,6 +35,11 @@ def render_text(result: dict[str, Any], safe: Safe) -> str:
     missed = [e for e in result["expectations"] if not e["met"]]
     lines += [f"NOT MET: {e['name']}: {e['seen']}, expected {e['expected']}." for e in missed]
     return "\n".join(lines)
+
+
+def worded_by(result: dict[str, Any], safe: Safe) -> str:
+    """Who words and decides."""
+    return f"worded by the model {safe(result['model'])}" if result["model"] else "worded by script"
 
 
 def _containment(result: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ is given. The harness tells it its next order as a JSON line on stdin; it answer
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from random import Random
@@ -19,6 +20,7 @@ from bus.client import DraftFields
 from bus.frames import Intent, Kind
 
 from .minds import Mind, Scripted
+from .model import Model, endpoint
 from .orders import Act, AnyOrder, Ask, Call, Compose, Echo, Fetch, Note, Read, Report, Seen, Settle, Wrote, line, order_of
 from .scenario import Verb, Voice
 from .stores import Answer, Recalled, Store, open_store
@@ -118,11 +120,13 @@ async def main(name: str, voice: Voice, seed: str) -> None:
     """Answer orders until stdin ends; the first error is the last answer."""
     try:
         async with open_store() as store:
-            agent = Agent(store, Scripted(voice, Random(f"{name} {seed}")))
+            at = endpoint(os.environ)
+            agent = Agent(store, Model(name, at, int(seed)) if at else Scripted(voice, Random(f"{name} {seed}")))
             while order := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
                 _say(await agent.do(order_of(order)))
     except* (CordonError, OSError) as group:
-        _say(Report(error=str(_first(group))))
+        error = _first(group)
+        _say(Report(error=str(error), reason=getattr(error, "reason", "agent_stopped")))
 
 
 def _say(report: Report) -> None:

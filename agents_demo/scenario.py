@@ -30,6 +30,7 @@ PROJECTS_MAX: Final = 8
 DOCUMENTS_MAX: Final = 200
 STEPS_MAX: Final = 400
 DEFAULT: Final = "office"
+OPERATOR: Final = "operator"  # the person's name in the swarm's tenant
 RISKY: Final[frozenset[Risk]] = frozenset({"external_side_effect", "privileged"})
 
 Name = Annotated[str, Meta(pattern=r"\A[a-z0-9_-]{1,64}\Z")]
@@ -215,24 +216,21 @@ Fault = tuple[str, str, str]  # place, what is wrong, what to do
 
 
 def _faults(s: Scenario) -> Iterable[Fault]:
-    """What the types can't say: names that don't fit together, in the order of the file."""
+    """What the types can't say: names that don't fit together."""
     yield from _twice("projects", s.projects)
     yield from _twice("agents", [a.name for a in s.agents])
+    if any(a.name == OPERATOR for a in s.agents):
+        yield "agents", f"the name {OPERATOR} is taken", "It is the person who holds and releases: choose another."
     yield from _twice("tasks", [t.name for t in s.tasks])
     yield from _twice("documents", [d.uri for d in s.documents])
-    if not s.poisoned:
-        yield "documents", "none has a poison", 'Mark what is false with poison = "fact", "instruction" or "trigger".'
-    roles = {a.name: a.role for a in s.agents}
-    if "agent" not in roles.values():
-        yield "agents", "none reads or writes", "Add one with the role agent."
-    ingest = {tool for a in s.agents if a.role == "ingest" for tool in a.tools}
     for kind in ("documents", "records", "tasks", "questions"):
         for i, part in enumerate(getattr(s, kind)):
             yield from _unknown(f"{kind}[{i}].project", part.project, s.projects, "projects")
+    ingest = {tool for a in s.agents if a.role == "ingest" for tool in a.tools}
     for i, record in enumerate(s.records):
         yield from _unknown(f"records[{i}].tool", record.tool, ingest, "the tools of ingest agents")
     for i, document in enumerate(s.documents):
-        if not document.facts or max(map(len, document.facts)) > LINE_CHARS_MAX:
+        if not 0 < max(map(len, document.facts), default=0) <= LINE_CHARS_MAX:
             yield (
                 f"documents[{i}].text",
                 "it has no line, or one that is too long",
@@ -243,27 +241,38 @@ def _faults(s: Scenario) -> Iterable[Fault]:
             re.compile(task.value)
         except (re.error, RecursionError) as e:
             yield f"tasks[{i}].value", f"it is no regular expression ({e})", "Write it in single quotes, as '\\d{4}-\\d{4}'."
-        users = {a.name for a in s.agents if task.tool in a.tools}
-        for j, step in enumerate(s.steps):
-            if step.do == "act" and step.task == task.name and step.agent not in users:
-                yield f"steps[{j}].agent", f"{step.agent} has no tool {task.tool}", "Add it to the agent's tools."
+    agents = {a.name: a for a in s.agents}
     for i, step in enumerate(s.steps):
-        yield from _unknown(f"steps[{i}].agent", step.agent, roles, "agents")
-        yield from _step_faults(f"steps[{i}]", step, roles[step.agent], s)
+        yield from _unknown(f"steps[{i}].agent", step.agent, agents, "agents")
+        yield from _step_faults(f"steps[{i}]", step, agents[step.agent], s)
+    yield from _missing(s)
 
 
-def _step_faults(place: str, step: Step, role: str, s: Scenario) -> Iterable[Fault]:
-    if (step.do == "record") != (role == "ingest"):
-        yield place, f"{step.agent} can't {step.do}", "An ingest agent records, and only it."
-    if step.do in ABOUT_A_TASK:
+def _missing(s: Scenario) -> Iterable[Fault]:
+    """What no run can do without."""
+    if not any(a.role == "agent" for a in s.agents):
+        yield "agents", "none reads or writes", "Add one with the role agent."
+    if not s.poisoned:
+        yield "documents", "none has a poison", 'Mark what is false with poison = "fact", "instruction" or "trigger".'
+    if not any(step.do == "read" for step in s.steps):
+        yield "steps", "nobody reads the documents", 'Add a step with do = "read".'
+
+
+def _step_faults(place: str, step: Step, agent: Agent, s: Scenario) -> Iterable[Fault]:
+    if (step.do == "record") != (agent.role == "ingest"):
+        yield place, f"{agent.name} can't {step.do}", "An ingest agent records, and only it."
+    on_task, on_topic = step.do in ABOUT_A_TASK, step.do in ABOUT_A_TOPIC
+    if on_task:
         yield from _unknown(f"{place}.task", step.task, [t.name for t in s.tasks], "tasks")
-    elif step.do in ABOUT_A_TOPIC:
+    if on_topic:
         yield from _unknown(f"{place}.project", step.project, s.projects, "projects")
         if not step.about:
             yield f"{place}.about", f"to {step.do} needs a question", 'Add about = "…".'
-    for field, wanted in (("task", step.do in ABOUT_A_TASK), ("about", step.do in ABOUT_A_TOPIC)):
+    for field, wanted in (("task", on_task), ("project", on_topic), ("about", on_topic)):
         if getattr(step, field) and not wanted:
             yield f"{place}.{field}", f"to {step.do} takes no {field}", "Leave it out."
+    if step.do == "act" and s.task(step.task).tool not in agent.tools:
+        yield f"{place}.agent", f"{agent.name} has no tool {s.task(step.task).tool}", "Add it to the agent's tools."
 
 
 def _unknown(place: str, name: str, known: Iterable[str], where: str) -> Iterable[Fault]:

@@ -18,7 +18,7 @@ from .scenario import Agent
 STOP_S: Final = 10
 
 
-class AgentStopped(bus.CordonError):
+class AgentStopped(bus.Unavailable):
     """An agent's process ended or could not do what it was told; the message says why."""
 
 
@@ -37,12 +37,16 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where each of the four runs takes place: with and without the poisoned documents, over a shared file and over Cordon."""
+    """Where each of the four runs takes place: with and without the poisoned documents, over a shared file and over Cordon.
+
+    model: the name of the model that words and decides, empty for the scripted agents.
+    """
 
     benign_file: Arena
     benign_cordon: Arena
     file: Arena
     cordon: Arena
+    model: str = ""
 
 
 class Member:
@@ -71,7 +75,7 @@ class Member:
             raise AgentStopped(f"The agent {self.name} stopped with exit {self._process.wait()}.", reason="agent_stopped")
         report = report_of(answer)
         if report.error:
-            raise AgentStopped(f"The agent {self.name} stopped: {report.error}", reason="agent_stopped")
+            raise AgentStopped(f"The agent {self.name} stopped: {report.error}", reason=report.reason)
         return report
 
     def stop(self) -> None:

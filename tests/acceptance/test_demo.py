@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agents_demo.report import render_text
+from tests.unit.model_stub import stub
 
 SIDE = (
     "contaminated_records",
@@ -18,6 +23,8 @@ SIDE = (
     "benign_answers_kept",
     "held_at_write",
 )
+DOCS = Path(__file__).parents[2] / "docs" / "demo.md"
+BAKERY = re.findall(r"^```toml\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)[0]
 
 
 def demo(seed: int) -> dict[str, Any]:
@@ -74,3 +81,45 @@ def test_each_attack_reaches_a_tool_without_cordon_and_a_normal_day_shows_none_o
     assert said == {"planner", "coder", "reviewer"}
     assert not any(e["poisoned"] for side in first["benign"].values() for e in side["log"])
     assert all(e["met"] for e in first["expectations"]), first["expectations"]
+
+
+def cordon(folder: Path, *arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "bakery.toml").write_text(BAKERY)
+    command = [str(Path(sys.executable).with_name("cordon")), "demo", "--scenario", "bakery.toml", *arguments]
+    env = {**os.environ, "CORDON_DEMO_MODEL_KEY": key}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+
+
+def test_a_model_takes_the_place_of_the_script(tmp_path: Path) -> None:
+    with stub() as server:
+        done = cordon(tmp_path, "--json", "--html", "b.html", "--model", server.url, "--model-name", "quoter", key="sk-secret")
+        asked = list(server.asked)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads(done.stdout)
+    assert found["model"] == "quoter"
+    assert found["ungated"]["risky_calls_on_poison"] == 1
+    assert found["cordon"]["risky_calls_on_poison"] == 0
+    assert found["closure"]["precision"] == found["closure"]["recall"] == 1.0, found["closure"]["faults"]
+    assert any("As I understand it" in w["content"] for e in found["cordon"]["log"] for w in e["wrote"])
+    assert {headers["authorization"] for headers, _ in asked} == {"Bearer sk-secret"}
+    assert "sk-secret" not in done.stdout + done.stderr + (tmp_path / "b.html").read_text()
+
+
+def test_a_model_that_fails_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    with stub() as server:
+        server.answer = lambda _: (401, b"{}")
+        done = cordon(tmp_path, "--model", server.url, key="sk-secret")
+    assert done.returncode == 6
+    assert done.stderr.count("\n") == 1
+    assert "The agent reader stopped: The model's server answers with HTTP 401." in done.stderr
+    assert "sk-secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--model", "here"), ("--html", "no/where.html"), ("--scenario", "none.toml"), ("--scenario", ".")]
+)
+def test_a_wrong_option_is_told_before_anything_runs(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    done = cordon(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cordon: usage: ")
+    assert done.stderr.count("\n") == 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md")
+RUN = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md", "docs/demo.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
@@ -68,6 +68,8 @@ def test_every_command_and_snippet_runs(name: str, folder: Path) -> None:
             out = run(folder, f"python3 - <<'SNIPPET'\n{block.text}SNIPPET")
             if i + 1 < len(found) and found[i + 1].language == "text":
                 assert out == found[i + 1].text
+        elif block.language == "toml":  # a file, which its first line names: `# mine.toml`
+            (folder / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text)
         elif block.language == "console":
             assert console(block.text), f"{name}: a console block without a command"
             script.append(console(block.text).replace("cordon down", "true"))  # the folder's owner stops it

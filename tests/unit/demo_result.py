@@ -34,7 +34,7 @@ def result(text: str) -> dict[str, Any]:
     """`text` stands wherever an agent, a file or a document may put one."""
     fault = {"id": "x", "fault": "missed", "text": text, "made_from": [text], "edges": []}
     return {
-        "seed": 7, "title": text, "documents": 1, "projects": ["p"], "agents": ["reader", "writer"],
+        "seed": 7, "model": text, "title": text, "documents": 1, "projects": ["p"], "agents": ["reader", "writer"],
         "poisoned": [{"uri": "mail:1", "poison": "fact"}],
         "benign": {"ungated": side("t", None), "cordon": side("t", None)},
         "ungated": side(text, text), "cordon": side(text, None),
