@@ -155,6 +155,7 @@ def _hold(result: dict[str, Any], safe: Safe) -> str:
     late = gated["late_children"]
     rows = [
         ["held", f"{closure['members']} records, found in {closure['ms']:.1f} ms and held in {gated['held_ms']:.1f} ms"],
+        ["listed as suspects, not held", "{listed}, of which {poisoned} carry the poison".format(**closure["suspects"])],
         ["served while held", f"{gated['served_while_held']} poisoned records"],
         ["restated from the head meanwhile", f"{late['written']}, of which {late['held']} held at once"],
         ["told", names["told"]],

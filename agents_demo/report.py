@@ -50,6 +50,7 @@ def _containment(result: dict[str, Any]) -> list[str]:
         f"  Held: {closure['members']} records, found in {closure['ms']:.1f} ms, held in {gated['held_ms']:.1f} ms.",
         f"  Of the records that truly carry the poison {closure['recall']:.0%} are held; of what is held "
         f"{closure['precision']:.0%} truly carries it.",
+        *_suspects(closure),
         f"  Served while held: {gated['served_while_held']}. Restated from the head meanwhile: {late['written']}, held at once: "
         f"{late['held']}.",
         f"  Told: {', '.join(told) or 'nobody'}; acknowledged: {', '.join(acked) or 'nobody'}.",
@@ -57,6 +58,11 @@ def _containment(result: dict[str, Any]) -> list[str]:
         f"still waiting for their own review: {released['still_for_review']}.",
         f"  The second tenant with the same names and sources: {'untouched' if gated['second_tenant_untouched'] else 'CHANGED'}.",
     ]
+
+
+def _suspects(closure: dict[str, Any]) -> list[str]:
+    listed, poisoned = closure["suspects"]["listed"], closure["suspects"]["poisoned"]
+    return [f"  Listed as suspects, and not held: {listed}, of which {poisoned} carry the poison."] if listed else []
 
 
 def _row(name: str, plain: object, gated: object) -> str:

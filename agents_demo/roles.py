@@ -7,7 +7,6 @@ is given. The harness tells it its next order as a JSON line on stdin; it answer
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from random import Random
 from typing import Final, Unpack, assert_never
@@ -139,5 +138,4 @@ def _first(error: BaseException) -> BaseException:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the harness: it closes stdin
     anyio.run(main, sys.argv[1], msgspec.convert(sys.argv[2], Voice), sys.argv[3])

@@ -59,6 +59,7 @@ class Member:
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the harness, which closes their stdin
         )
 
     def do(self, order: AnyOrder) -> Report:

@@ -38,7 +38,8 @@ def result(text: str) -> dict[str, Any]:
         "poisoned": [{"uri": "mail:1", "poison": "fact"}],
         "benign": {"ungated": side("t", None), "cordon": side("t", None)},
         "ungated": side(text, text), "cordon": side(text, None),
-        "closure": {"precision": 1.0, "recall": 0.5, "ms": 0.2, "members": 2, "by_depth": {"0": 1}, "faults": [fault]},
+        "closure": {"precision": 1.0, "recall": 0.5, "ms": 0.2, "members": 2, "by_depth": {"0": 1},
+            "suspects": {"listed": 3, "poisoned": 1}, "faults": [fault]},
         "released": {"ok": True, "members": 3, "served_again": 1, "readable": 2, "still_for_review": 1},
         "expectations": [{"name": "n", "expected": 1, "seen": 1, "met": True}],
     }  # fmt: skip
