@@ -22,7 +22,7 @@ def quoting(body: dict[str, Any]) -> tuple[int, bytes]:
     if "document" in given:
         return 200, completion(json.dumps({"notes": [line for line in given["document"].splitlines() if line.strip()]}))
     memories = given["memories"]
-    form = re.search(r"regular expression (\S+)\. Answer", asked)
+    form = re.search(r"regular expression (.+)\. Answer", asked)
     if form is None:
         return 200, completion(json.dumps({"text": f"As I understand it, {memories[0]['text']}", "used": [1]}))
     found = [(m["number"], value[0]) for m in memories if (value := re.search(form[1], m["text"]))]
