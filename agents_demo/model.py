@@ -8,11 +8,12 @@ an answer is bounded in size and time. Errors are ModelError.
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
-from http.client import HTTPException
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ KEY_VARIABLE: Final = "CORDON_DEMO_MODEL_KEY"
 DEFAULT_NAME: Final = "default"
 TIMEOUT_S: Final = 60.0
 ANSWER_BYTES_MAX: Final = 1024 * 1024
+CHUNK_BYTES: Final = 64 * 1024
 NOTES_MAX: Final = 20  # of one document
 TEXT_CHARS_MAX: Final = 4_000
 
@@ -45,7 +47,7 @@ class Endpoint:
 
     url: str  # of the chat completions, whole
     name: str
-    key: str
+    key: str = field(repr=False)
     timeout_s: float = TIMEOUT_S
 
 
@@ -172,7 +174,7 @@ def _post(at: Endpoint, body: bytes) -> bytes:
     request = urllib.request.Request(at.url, body, headers, method="POST")
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=at.timeout_s) as reply:
-            raw: bytes = reply.read(ANSWER_BYTES_MAX + 1)
+            raw = _read(reply, at.timeout_s)
     except urllib.error.HTTPError as e:
         e.close()
         advice = f"Check the key in {KEY_VARIABLE}." if e.code in (401, 403) else "Check --model and --model-name."
@@ -186,6 +188,16 @@ def _post(at: Endpoint, body: bytes) -> bytes:
         raise _unreachable(type(e).__name__) from None
     if len(raw) > ANSWER_BYTES_MAX:
         raise ModelError(f"The model's answer has more than {ANSWER_BYTES_MAX:,} bytes.", reason="model_malformed")
+    return raw
+
+
+def _read(reply: HTTPResponse, timeout_s: float) -> bytes:
+    """The body, one byte over the limit at most; a server that only drips is late, too."""
+    ends, raw = time.monotonic() + timeout_s, b""
+    while len(raw) <= ANSWER_BYTES_MAX and (more := reply.read1(CHUNK_BYTES)):
+        raw += more
+        if time.monotonic() > ends:
+            raise TimeoutError
     return raw
 
 

@@ -164,12 +164,19 @@ def _hold(result: dict[str, Any], safe: Safe) -> str:
         ["still waiting for a review of its own", f"{released['still_for_review']} held when written"],
         ["second tenant, same names and sources", "untouched" if gated["second_tenant_untouched"] else "changed"],
     ]
-    faults = [[f["fault"], safe(f["text"]), "<br>".join(map(safe, f["made_from"]))] for f in closure["faults"]]
+    faults = [
+        [f["fault"], safe(f["text"]), "<br>".join(map(safe, f["made_from"])), "<br>".join(_edge(e, safe) for e in f["edges"])]
+        for f in closure["faults"]
+    ]
     return (
         "<h2>The hold, and its end</h2>"
         + _table(["", ""], rows)
-        + ("<h2>Where the closure was wrong</h2>" + _table(["", "record", "made from"], faults) if faults else "")
+        + ("<h2>Where the closure was wrong</h2>" + _table(["", "record", "made from", "edges found"], faults) if faults else "")
     )
+
+
+def _edge(edge: dict[str, Any], safe: Safe) -> str:
+    return f"{safe(edge['kind'])} {edge['confidence'] or 1:.2f} to {'poison' if edge['poisoned'] else 'a true record'}"
 
 
 def _cost(result: dict[str, Any]) -> str:

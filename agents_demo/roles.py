@@ -123,9 +123,15 @@ async def main(name: str, voice: Voice, seed: str) -> None:
             agent = Agent(store, Model(name, at, int(seed)) if at else Scripted(voice, Random(f"{name} {seed}")))
             while order := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
                 _say(await agent.do(order_of(order)))
-    except* (CordonError, OSError) as group:
-        error = _first(group)
-        _say(Report(error=str(error), reason=getattr(error, "reason", "agent_stopped")))
+    except* Exception as group:
+        _say(_failure(_first(group)))
+
+
+def _failure(error: BaseException) -> Report:
+    """What went wrong, as a sentence: no traceback reaches a user."""
+    if isinstance(error, CordonError):
+        return Report(error=str(error), reason=error.reason)
+    return Report(error=f"{type(error).__name__}: {error}.", reason="agent_stopped")
 
 
 def _say(report: Report) -> None:

@@ -32,7 +32,8 @@ def side(text: str, value: str | None) -> dict[str, Any]:
 
 def result(text: str) -> dict[str, Any]:
     """`text` stands wherever an agent, a file or a document may put one."""
-    fault = {"id": "x", "fault": "missed", "text": text, "made_from": [text], "edges": []}
+    edge = {"kind": "served", "confidence": 0.5, "poisoned": True, "from": text}
+    fault = {"id": "x", "fault": "missed", "text": text, "made_from": [text], "edges": [edge]}
     return {
         "seed": 7, "model": text, "title": text, "documents": 1, "projects": ["p"], "agents": ["reader", "writer"],
         "poisoned": [{"uri": "mail:1", "poison": "fact"}],
