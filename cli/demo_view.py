@@ -87,14 +87,17 @@ def _count(all_: int, poison: int) -> RenderableType:
 
 def _line(event: Event) -> str:
     """What happened, in one line."""
-    what = event.about
-    if event.call:
-        what = f"{event.call.tool}: " + ("asks a person" if event.call.value is None else f"uses {event.call.value}")
-    elif event.wrote:
-        what = event.wrote[0].content
     mark = "! " if event.poisoned or event.on_poison else "  "
     held = " [held for review]" if any(w.state == "held" for w in event.wrote) else ""
-    return f"{mark}{event.agent} {event.do}: {render_untrusted(what, TEXT_CHARS)}{held}"
+    return f"{mark}{render_untrusted(event.agent)} {event.do}: {_what(event)}{held}"
+
+
+def _what(event: Event) -> str:
+    if event.call is None:
+        return render_untrusted(event.wrote[0].content if event.wrote else event.about, TEXT_CHARS)
+    value = event.call.value
+    said = "asks a person" if value is None else f"uses {render_untrusted(value, TEXT_CHARS)}"
+    return f"{render_untrusted(event.call.tool)}: {said}"
 
 
 @contextmanager
