@@ -12,6 +12,7 @@ export TOKENIZERS_PARALLELISM = false
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
+	@echo 'Setting up $(VENV): a minute or two, torch is large …'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(STAMP)

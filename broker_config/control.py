@@ -23,15 +23,15 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from bus import frames, subjects
-from bus.errors import Closed, ConfigError, Conflict, CordonError, Rejected, Unavailable
+from bus.errors import Closed, ConfigError, Conflict, CordonError, Denied, Rejected, Unavailable
 from bus.frames import AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done, Refusal
-from bus.identity import Keypair, creds_text, keypair, parse_creds
+from bus.identity import Keypair, creds_text, keypair, parse_creds, parse_tags
 from bus.limits import REQUEST_TIMEOUT_S
 
 from .connection import connected
 from .home import Home, write_private
 from .streams import ensure_streams
-from .trust import AgentRequest, Tenant, Trust, nearest
+from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
 
 VERIFY_TIMEOUT_S: Final = 600.0  # the whole ledger is read
 LOCK_TIMEOUT_S: Final = 30.0
@@ -78,6 +78,23 @@ class Control:
     async def tenant_list(self) -> list[dict[str, Any]]:
         return _rows(await self._ask(AdmTenant()), "tenants")
 
+    async def tenant_suspend(self, name: str) -> dict[str, Any]:
+        """Cut every connection of the tenant and refuse its credentials until `tenant_resume`. Nothing of it is lost."""
+        async with self._changing_trust():
+            tenant = self.trust.tenant(name)
+            self.trust.revoke(tenant, [EVERYBODY])
+            await self.push_account(self.trust.tenant_jwt(tenant))
+            return await self._ask(AdmTenant(action="suspend", account=tenant.account))
+
+    async def tenant_resume(self, name: str) -> dict[str, Any]:
+        """Its credentials count again, but for those that were revoked singly."""
+        async with self._changing_trust():
+            tenant = self.trust.tenant(name)
+            done = await self._ask(AdmTenant(action="resume", account=tenant.account))
+            self.trust.restore(tenant)
+            await self.push_account(self.trust.tenant_jwt(tenant))
+            return done
+
     # --- projects
     async def project_add(self, tenant: str, name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
         subjects.token(name, "project")
@@ -122,6 +139,54 @@ class Control:
 
     async def agent_list(self, tenant: str) -> list[dict[str, Any]]:
         return _rows(await self._ask(AdmAgent(account=self.trust.tenant(tenant).account)), "agents")
+
+    async def agent_show(self, tenant: str, name: str) -> dict[str, Any]:
+        """One row of `agent_list`. `Rejected` (agent_unknown) with the nearest name."""
+        rows = {str(row["name"]): row for row in await self.agent_list(tenant)}
+        if name not in rows:
+            raise Rejected(
+                f"Tenant {tenant} has no agent {name!r}.",
+                reason="agent_unknown",
+                field="name",
+                advice=nearest(name, sorted(rows), "agent"),
+            )
+        return rows[name]
+
+    async def agent_revoke(self, tenant: str, name: str) -> dict[str, Any]:
+        """Cut the agent within a second and for ever. What it wrote stays, attributed to it; its name is not used again."""
+        async with self._changing_trust():
+            owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
+            await self._cut(owner, agent["keys"])
+            done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name))
+            self.home.agent_creds(tenant, name).unlink(missing_ok=True)
+            return done
+
+    async def agent_rotate(self, tenant: str, name: str, ttl: int | None = None, keep_old: bool = False) -> dict[str, Any]:
+        """A new key and credential file for the same agent, with the same rights; the old key is cut (unless `keep_old`).
+
+        The agent keeps its id, context, notices and idempotency keys. `ttl` in seconds, None = the role's default.
+        """
+        async with self._changing_trust():
+            owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
+            creds = self.home.agent_creds(tenant, name)
+            request = _same_rights(tenant, agent, creds, ttl)
+            pending, key = self._write_pending(creds, request)
+            try:
+                done = await self._ask(AdmAgent(action="rotate", account=owner.account, name=name, key=key.public))
+            except (Rejected, Denied):
+                pending.unlink()
+                raise
+            old = [k for k in done["keys"] if k != key.public and k not in done["revoked"]]
+            pending.rename(creds)
+            if old and not keep_old:
+                await self._cut(owner, old)
+                done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name, revoked=old))
+        return {**done, "key": key.public, "tenant": tenant, "creds": str(creds)}
+
+    async def _cut(self, tenant: Tenant, keys: Sequence[str]) -> None:
+        """The broker first: it closes the connections of these keys at once."""
+        self.trust.revoke(tenant, keys)
+        await self.push_account(self.trust.tenant_jwt(tenant))
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
         known = (
@@ -232,6 +297,22 @@ async def _request(client: Client, subject: str, data: bytes, timeout_s: float) 
 
 def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return list(result.get(name, []))
+
+
+def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | None) -> AgentRequest:
+    """What the agent's credential file grants, to be granted again. `Rejected` when the file is gone."""
+    try:
+        tags = parse_tags(parse_creds(creds.read_text()).tags)
+    except FileNotFoundError:
+        raise Rejected(
+            f"The credential file of {tenant}/{agent['name']} is not at {creds}, so its rights are not known.",
+            reason="creds_missing",
+            field="name",
+            advice="Put the file back, or revoke the agent and add another.",
+        ) from None
+    project, see, tool = (tags.get(kind, ()) for kind in ("project", "see", "tool"))
+    person, user = ("".join(tags.get(kind, ())) for kind in ("person", "user"))
+    return AgentRequest(tenant, str(agent["name"]), str(agent["role"]), project, see, tool, person, user, ttl)
 
 
 def _check_free(creds: Path, tenant: str, name: str) -> None:

@@ -24,9 +24,10 @@ PORT_TRIES = 64
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """cordon.toml. `port` is chosen at the first up and stays."""
+    """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second."""
 
     port: int
+    rates: bool = True
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +124,10 @@ class Home:
 
     def tenant_trust(self, tenant: str) -> Path:
         return self.tenants / tenant
+
+    def revocations(self, tenant: str) -> Path:
+        """JSON {user key: unix seconds}: what was issued to that key until then is void; `*` = to any key."""
+        return self.tenant_trust(tenant) / "revoked.json"
 
     @property
     def trust_lock(self) -> Path:

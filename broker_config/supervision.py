@@ -68,8 +68,9 @@ class GaveUp(Unavailable):
 
 
 def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
-    """-P: a folder named `gate` or `bus` where the user happens to stand is not what is meant."""
-    return [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", str(shard)]
+    """As cordon.toml says now. -P: a folder named `gate` or `bus` where the user happens to stand is not what is meant."""
+    command = [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", str(shard)]
+    return command if home.settings().rates else [*command, "--no-rates"]
 
 
 class Supervisor:
@@ -77,7 +78,7 @@ class Supervisor:
 
     def __init__(self, home: Home, command: Sequence[str] = (), restarts: Restarts | None = None) -> None:
         self.home = home
-        self._command = list(command) or gatekeeper_command(home)
+        self._command = list(command)
         given = restarts or Restarts()
         self._restarts = {name: Restarts(given.first_s, given.most_s, given.deaths_max, given.window_s) for name in _STARTED}
         self._start_at = dict.fromkeys(_STARTED, 0.0)
@@ -145,7 +146,7 @@ class Supervisor:
         for stale in (self.home.gatekeeper_ready, self.home.gatekeeper_error):
             stale.unlink(missing_ok=True)
         anyio.run(_check_streams, self.home)
-        child = spawn(self._command, self.home.log("gatekeeper"), GATEKEEPER_ENV)
+        child = spawn(self._command or gatekeeper_command(self.home), self.home.log("gatekeeper"), GATEKEEPER_ENV)
         write_pid(self.home.pid_file("gatekeeper"), child.pid)
         self._children["gatekeeper"] = child
         self._log(f"gatekeeper started, pid {child.pid}")

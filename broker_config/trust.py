@@ -8,11 +8,13 @@ Who may do what: docs/wire.md, 'Keys and permissions'. A wildcard stands for a w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from bus.errors import Rejected
 from bus.frames import CLASSIFICATIONS
@@ -28,6 +30,7 @@ STREAM_KINDS: Final = ("LEDGER", "READS", "ERASED")
 REPLY_TTL_NS: Final = 60_000_000_000  # a hold over a large tenant answers late; longer than any request deadline
 SEE_DEFAULT: Final = ("public", "internal")  # restricted only when asked
 USER_KEY_BYTES: Final = 32
+EVERYBODY: Final = "*"  # in revocations
 
 CORE_EXPORTS: Final = (
     Export(name="mem", subject="in.*.*.>", type="service", response_type="Singleton", account_token_position=3),
@@ -208,7 +211,26 @@ class Trust:
             Import(name="notice", subject=f"notice.{account}.>", local_subject=f"notice.{name}.>", account=core, type="stream"),
         )
         scopes = [scope(role, self._role_key(name, role).public, name) for role in ROLES.values()]
-        return claims.account_jwt(account, name, self._operator_signing(), self._now(), imports=imports, signing_keys=scopes)
+        return claims.account_jwt(
+            account, name, self._operator_signing(), self._now(),
+            imports=imports, signing_keys=scopes, revocations=self.revocations(name),
+        )  # fmt: skip
+
+    def revocations(self, tenant: str) -> dict[str, int]:
+        """What the account's JWT revokes: user key (or `*`) → unix seconds."""
+        path = self.home.revocations(tenant)
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+
+    def revoke(self, tenant: Tenant, keys: Iterable[str]) -> None:
+        """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed."""
+        self._write_revocations(tenant, self.revocations(tenant.name) | dict.fromkeys(keys, self._now()))
+
+    def restore(self, tenant: Tenant) -> None:
+        """Lift the revocation of everybody; single keys stay revoked."""
+        self._write_revocations(tenant, {k: at for k, at in self.revocations(tenant.name).items() if k != EVERYBODY})
+
+    def _write_revocations(self, tenant: Tenant, revoked: dict[str, int]) -> None:
+        write_private(self.home.revocations(tenant.name), msgspec.json.encode(revoked, order="sorted").decode())
 
     def write_registry(self) -> str:
         """Sign and store the registry of all tenants; returns the JWT."""

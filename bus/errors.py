@@ -69,7 +69,7 @@ class Denied(Rejected):
 
 
 class Unavailable(CordonError):
-    """The bus can't answer now. Retry after `retry_after_s` seconds; `limit` is the quota that was met, if it was one."""
+    """The bus can't answer now. Retry after `retry_after_s` seconds; `field` and `limit`: the quota that was met, if any."""
 
     def __init__(
         self,
@@ -78,10 +78,12 @@ class Unavailable(CordonError):
         reason: str = "unavailable",
         advice: str = "",
         retry_after_s: float = 1.0,
+        field: str = "",
         limit: int | None = None,
     ) -> None:
         super().__init__(message, reason=reason, advice=advice)
         self.retry_after_s = retry_after_s
+        self.field = field
         self.limit = limit
 
 

@@ -413,6 +413,7 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     already_held: int = 0
     contexts_exposed: int = 0
     agents_to_tell: list[str] = []
+    told_elsewhere: int = 0
     reads_lost: int = 0
     expires_at: str = ""
     position: int = 0
@@ -421,7 +422,10 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
 
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):
-    """A case: who, why, roots, members."""
+    """A case: who, why, roots, members. `pending`: in force, and not in the ledger yet.
+
+    `told_elsewhere` counts the agents in projects that this operator may not see.
+    """
 
     case: str
     state: CaseStatus
@@ -436,6 +440,7 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
     elsewhere: int = 0
     told: list[str] = []
     acked: list[str] = []
+    told_elsewhere: int = 0
     opened_at: str = ""
     released_at: str | None = None
     released_by: str = ""
@@ -490,7 +495,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
 
 
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
-    """What the gatekeeper believes is still in an agent's head."""
+    """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
 
     context: str
     root: str
@@ -500,6 +505,7 @@ class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     trust_floor: float
     classification: Classification = "internal"
     compartments: list[str] = []
+    elsewhere: int = 0
     exposed: list[str] = []
     last_read_at: str | None = None
     closed: bool = False
@@ -515,9 +521,9 @@ class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
 
 # --- the home's control plane (adm.…) --------------------------------------------------------------
 class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
-    """Add or list tenants. `account` is the tenant's account key; `user_key` the hex secret for end users' ids."""
+    """Add, suspend, resume or list tenants. `account`: the tenant's account key; `user_key`: hex secret for end users' ids."""
 
-    action: Literal["add", "list"] = "list"
+    action: Literal["add", "suspend", "resume", "list"] = "list"
     account: str = ""
     name: str = ""
     user_key: str = ""
@@ -533,15 +539,19 @@ class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
 
 
 class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
-    """Register or list agents of a tenant."""
+    """Register, rotate, revoke or list agents of a tenant.
 
-    action: Literal["add", "list"] = "list"
+    rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
+    """
+
+    action: Literal["add", "rotate", "revoke", "list"] = "list"
     account: str
     name: str = ""
     key: str = ""
     role: str = "agent"
     projects: list[str] = []
     person: str = ""
+    revoked: list[str] = []
 
 
 class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):
@@ -624,7 +634,9 @@ def decode_push(data: bytes) -> Any:
 def raise_refusal(r: Refusal, request: type[Frame]) -> CordonError:
     """The exception for a refusal (returned, not raised, so that the caller's traceback is its own)."""
     if r.error == "unavailable" or r.error == "internal":
-        return Unavailable(r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0, limit=r.limit)
+        return Unavailable(
+            r.message, reason=r.reason, advice=r.advice, retry_after_s=r.retry_after_s or 1.0, field=r.field, limit=r.limit
+        )
     if r.error == "malformed":
         return MalformedFrame(r.message, reason=r.reason, advice=r.advice)
     kind = {"conflict": Conflict, "denied": Denied}.get(r.error, WriteRejected if request is Draft else Rejected)

@@ -228,7 +228,11 @@ def _credential(creds: str | os.PathLike[str] | None) -> Credential:
             text = Path(text).expanduser().read_text()
         except (OSError, ValueError) as e:
             why = e.strerror if isinstance(e, OSError) and e.strerror else "not a text file"
-            raise ConfigError(f"The credentials {text} can't be read: {why}.", reason="creds_unreadable") from None
+            raise ConfigError(
+                f"The credentials {text} can't be read: {why}.",
+                reason="creds_unreadable",
+                advice="Check the path; `cordon quickstart` and `cordon agent add` make such files.",
+            ) from None
     credential = parse_creds(text)
     if not subjects.is_token(credential.tenant):
         raise ConfigError("The credentials belong to no tenant.", reason="tenant_missing", advice="Use an agent's credentials.")

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from .call import Call
-from .command import command, group
-from .output import facts, print_json, show, table
+from .command import PEOPLE, command, group
+from .output import facts, note, print_json, show, table
 from .render import render_untrusted
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
 
+_NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
+
 
 def register(app: typer.Typer) -> None:
-    tenants = group(app, "tenant", "Add and list tenants.")
+    tenants = group(app, "tenant", "Add, list, suspend and resume tenants.", panel=PEOPLE)
     command(tenants, "add", example="cordon tenant add acme")(tenant_add)
     command(tenants, "list", example="cordon tenant list")(tenant_list)
-    projects = group(app, "project", "Add and list a tenant's projects.")
+    command(tenants, "suspend", example="cordon tenant suspend acme")(tenant_suspend)
+    command(tenants, "resume", example="cordon tenant resume acme")(tenant_resume)
+    projects = group(app, "project", "Add and list a tenant's projects.", panel=PEOPLE)
     command(projects, "add", example="cordon project add acme p1")(project_add)
     command(projects, "list", example="cordon project list acme")(project_list)
-    agents = group(app, "agent", "Add and list a tenant's agents.")
+    agents = group(app, "agent", "Add, list, rotate and revoke a tenant's agents.", panel=PEOPLE)
     command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
     command(agents, "list", example="cordon agent list acme")(agent_list)
+    command(agents, "show", example="cordon agent show acme writer")(agent_show)
+    command(agents, "rotate", example="cordon agent rotate acme writer")(agent_rotate)
+    command(agents, "revoke", example="cordon agent revoke acme writer")(agent_revoke)
 
 
 def tenant_add(call: Call, name: Name) -> int | None:
@@ -35,7 +42,19 @@ def tenant_add(call: Call, name: Name) -> int | None:
 
 def tenant_list(call: Call) -> int | None:
     """List the home's tenants."""
-    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "account"))
+    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "state", "account"))
+
+
+def tenant_suspend(call: Call, name: Name) -> int | None:
+    """Cut all of a tenant's connections and refuse its credentials, until it is resumed. Nothing is lost."""
+    done = call.ask_control(lambda control: control.tenant_suspend(name))
+    return _told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}")
+
+
+def tenant_resume(call: Call, name: Name) -> int | None:
+    """Let a suspended tenant's credentials count again, but for those that were revoked singly."""
+    done = call.ask_control(lambda control: control.tenant_resume(name))
+    return _told(call, done, f"tenant {name} is active")
 
 
 def project_add(call: Call, tenant: TenantName, name: Name) -> int | None:
@@ -53,17 +72,29 @@ def agent_add(
     call: Call,
     tenant: TenantName,
     name: Name,
-    project: Annotated[list[str], typer.Option("--project", metavar="NAME", help="A project it may use (repeatable).")] = [],  # noqa: B006
+    project: Annotated[
+        list[str],
+        typer.Option(
+            "--project", metavar="NAME", help="A project it may use (repeatable). Without one it can neither read nor write."
+        ),
+    ] = [],  # noqa: B006
     role: Annotated[
-        str, typer.Option(help="agent, ingest, user_gateway, user_session, supervisor, operator or auditor.")
+        str,
+        typer.Option(metavar="ROLE", help="agent, ingest, user_gateway, user_session, supervisor, operator or auditor."),
     ] = "agent",
-    see: Annotated[list[str], typer.Option(metavar="CLASS", help="public, internal, restricted (repeatable).")] = [],  # noqa: B006
-    tool: Annotated[list[str], typer.Option(metavar="NAME", help="A registered tool (repeatable).")] = [],  # noqa: B006
-    person: Annotated[str, typer.Option(metavar="NAME", help="Who answers for it.")] = "",
+    see: Annotated[
+        list[str], typer.Option(metavar="CLASS", help="What it may see: public, internal, restricted (repeatable).")
+    ] = [],  # noqa: B006
+    tool: Annotated[list[str], typer.Option(metavar="NAME", help="A tool whose results it may write (repeatable).")] = [],  # noqa: B006
+    person: Annotated[str, typer.Option(metavar="NAME", help="The person who answers for it.")] = "",
     user: Annotated[str, typer.Option(metavar="ID", help="The end user of a user_session.")] = "",
     ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the credential lives.")] = None,
 ) -> int | None:
-    """Add an agent and write its credential file. Names are never reused."""
+    """Add an agent and write its credential file. Names are never reused.
+
+    The file that is named at the end is all the agent needs, with the address from `cordon status`.
+    What an agent may do is in its credential: to change it, add another agent.
+    """
     made = call.ask_control(
         lambda control: control.agent_add(
             tenant, name, role=role, projects=project, see=see, tools=tool, person=person, user=user, ttl=ttl
@@ -73,13 +104,52 @@ def agent_add(
         print_json(made)
         return None
     show(facts({"agent": f"{tenant}/{name} ({role})", "id": made["agent_id"], "key": made["key"], "creds": made["creds"]}))
+    if not project and role in _NEEDS_PROJECT:
+        note(f"cordon: {render_untrusted(name)} has no project and can use no memory; names are never reused: add another.")
     return None
 
 
 def agent_list(call: Call, tenant: TenantName) -> int | None:
     """List a tenant's agents."""
     rows = call.ask_control(lambda control: control.agent_list(tenant))
-    return _listed(call, "agents", rows, ("name", "role", "agent_id", "projects"))
+    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects"))
+
+
+def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
+    """Show an agent: its rights, its keys, which of them are revoked."""
+    row = call.ask_control(lambda control: control.agent_show(tenant, name))
+    if call.json:
+        print_json(row)
+        return None
+    keys = [f"{key} ({'revoked' if key in row['revoked'] or row['state'] == 'revoked' else 'active'})" for key in row["keys"]]
+    pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
+    show(
+        facts(pairs | {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "keys": " ".join(keys)})
+    )
+    return None
+
+
+def agent_rotate(
+    call: Call,
+    tenant: TenantName,
+    name: Name,
+    ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the new credential lives.")] = None,
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Let the old credential work until the next rotation.")] = False,
+) -> int | None:
+    """Give an agent a new key and credential file, and cut the old one. Its id, context and notices stay."""
+    made = call.ask_control(lambda control: control.agent_rotate(tenant, name, ttl, keep_old))
+    if call.json:
+        print_json(made)
+        return None
+    old = "the old credential still works" if keep_old else "the old credential is cut"
+    show(facts({"agent": f"{tenant}/{name}", "key": made["key"], "creds": made["creds"], "note": old}))
+    return None
+
+
+def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
+    """Cut an agent for ever. What it wrote stays, attributed to it; its name is not used again."""
+    done = call.ask_control(lambda control: control.agent_revoke(tenant, name))
+    return _told(call, done, f"agent {tenant}/{name} is revoked; hold what it wrote with: cordon hold agent:{name} --dry-run")
 
 
 def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:

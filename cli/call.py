@@ -48,8 +48,19 @@ class Call:
         """The home; exit 2 if it was never started."""
         home = self.home
         if not home.exists:
-            raise usage(f"There is no Cordon home at {home.path}.", reason="home_missing", advice=f"{NOT_UP} Or give --home.")
+            raise usage(
+                f"There is no Cordon home at {home.path}.",
+                reason="home_missing",
+                advice="Make one with `cordon quickstart` (or `cordon up`), or say where it is with --home.",
+            )
         return home
+
+    def chosen(self) -> str:
+        """The options that were given, for a command line that goes on from here."""
+        import shlex
+
+        given = {"--as": self.principal, "--home": self.home_path}
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
 
     # --- who --------------------------------------------------------------------------------------
     def credentials(self) -> Path:
@@ -117,8 +128,15 @@ class Call:
             return used
         if len(has) == 1:
             return has[0]
+        if not has:
+            raise usage(
+                f"{credential.name or 'This credential'} has no project.",
+                reason="project_missing",
+                advice="Add another agent that has one: `cordon agent add TENANT NAME --project P`.",
+                field="project",
+            )
         raise usage(
-            f"{credential.name or 'This credential'} has {len(has)} projects: {', '.join(has) or 'none'}.",
+            f"{credential.name or 'This credential'} has {len(has)} projects: {', '.join(has)}.",
             reason="project_missing",
             advice="Choose one with --project, or with `cordon use`.",
             field="project",
@@ -127,7 +145,6 @@ class Call:
     # --- asking -----------------------------------------------------------------------------------
     def ask_bus(self, work: Callable[[MemoryBus], Awaitable[R]], *, any_project: bool = False) -> R:
         """Run `work` as the chosen agent. any_project: the call needs no project of its own."""
-        import anyio
 
         import bus
 
@@ -139,11 +156,10 @@ class Call:
             async with bus.connect(url, self.credentials(), project=project, name="cordon") as memory:
                 return await work(memory)
 
-        return anyio.run(run)
+        return self._asked(run, "an agent", "Give --as TENANT/AGENT; after `cordon quickstart` that is --as demo/writer.")
 
     def ask_desk(self, work: Callable[[Desk], Awaitable[R]]) -> R:
         """Run `work` as the chosen operator."""
-        import anyio
 
         import bus
 
@@ -153,7 +169,30 @@ class Call:
             async with bus.connect_operator(url, credentials, name="cordon") as desk:
                 return await work(desk)
 
-        return anyio.run(run)
+        return self._asked(run, "an operator", "Give --as TENANT/OPERATOR; after `cordon quickstart` that is --as demo/ops.")
+
+    def _asked(self, run: Callable[[], Awaitable[R]], whose: str, advice: str) -> R:
+        """Run it. What the broker says of a forbidden subject is told in words of this command line: the same no."""
+        import anyio
+
+        from bus import Denied
+
+        from .exits import Exit, cause_of
+
+        try:
+            return anyio.run(run)
+        except (Denied, BaseExceptionGroup) as e:
+            denied = cause_of(e)
+            if not isinstance(denied, Denied) or denied.reason != "permission_violation":
+                raise
+        who = self.credential()
+        raise Failure(
+            Exit.NOT_PERMITTED,
+            f"This is a command for {whose}; the role of {who.tenant}/{who.name} doesn't have it.",
+            reason=denied.reason,
+            advice=advice,
+            error="denied",
+        )
 
     def ask_control(self, work: Callable[[Control], Awaitable[R]]) -> R:
         """Run `work` on the control plane of the running home."""

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 MEMBERS_SHOWN: Final = 50
 
 
-def show_plan(plan: Plan, *, with_suspects: bool) -> None:
-    """A plan, and the command that applies it. with_suspects: it holds them too."""
+def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
+    """A plan, and the command that applies it. with_suspects: it holds them too. chosen: the options that say who acts."""
     show(
         facts(
             {
-                "plan": f"{short(plan.plan)}, good until {plan.expires_at}",
+                "plan": plan.plan,
+                "good until": plan.expires_at,
                 "would hold": _count(plan.count, plan.elsewhere),
                 "by agent": _counts(plan.by_agent),
                 "by project": _counts(plan.by_project),
@@ -31,8 +32,8 @@ def show_plan(plan: Plan, *, with_suspects: bool) -> None:
                 "mixed lineage": str(plan.mixed),
                 "held already": str(plan.already_held),
                 "contexts exposed": str(plan.contexts_exposed),
-                "to be told": ", ".join(render_untrusted(a) for a in plan.agents_to_tell) or "nobody",
-                "reads lost": str(plan.reads_lost),
+                "to be told": _names(plan.agents_to_tell, plan.told_elsewhere),
+                "served so far": f"{plan.reads_lost:,} time{'' if plan.reads_lost == 1 else 's'}",
             }
         )
     )
@@ -40,7 +41,7 @@ def show_plan(plan: Plan, *, with_suspects: bool) -> None:
     if plan.suspects:
         show(f"suspects, {'held too, in a case that ends by itself' if with_suspects else 'held only with --suspects'}:")
         show_members(plan.suspects)
-    show(f"apply it: cordon hold --plan {plan.plan} -m REASON")
+    show(f"apply it: cordon hold --plan {plan.plan} -m REASON{chosen}")
 
 
 def show_case(case: Case, *, csv: bool = False) -> None:
@@ -49,6 +50,8 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         _members_csv(case.members)
         return
     told = f"{len(case.acked)} of {len(case.told)} have acknowledged" if case.told else "nobody"
+    if case.told_elsewhere:
+        told += f", and {case.told_elsewhere} in other projects"
     pairs = {
         "case": case.case,
         "state": styled(case.state, STATE_STYLES),
@@ -56,14 +59,17 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         "why": render_untrusted(case.why),
         "roots": " ".join(short(r) for r in case.roots),
         "members": _count(case.count, case.elsewhere) + (f", {case.joined} joined later" if case.joined else ""),
-        "added since the plan": " ".join(short(a) for a in case.added) or "none",
         "told": told,
         "opened": case.opened_at,
     }
+    if case.added:
+        pairs["added since the plan"] = " ".join(short(a) for a in case.added)
     if case.released_at:
         pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
     show(facts(pairs))
-    show_members(case.members)
+    if case.state == "pending":
+        show("in force, but the ledger has no room for it: it is written as soon as there is; a restart before then loses it")
+    show_members(case.members, with_hops=False)
 
 
 def show_cases(cases: Sequence[Case]) -> None:
@@ -80,20 +86,24 @@ def show_cases(cases: Sequence[Case]) -> None:
     show(table(("case", "state", "members", "opened", "by", "why"), rows))
 
 
-def show_members(members: Sequence[Member]) -> None:
-    """The first of them; --json has all."""
+def show_members(members: Sequence[Member], *, with_hops: bool = True) -> None:
+    """The first of them; --json has all. Columns in which nothing stands are left out. with_hops: a case doesn't know them."""
     if not members:
         return
     rows = [
         (
-            str(m.hops), short(m.id), render_untrusted(m.agent), render_untrusted(m.project), m.kind,
-            styled(m.state, STATE_STYLES), "mixed" if m.mixed else "",
+            str(m.hops) if with_hops else "", short(m.id), render_untrusted(m.agent), render_untrusted(m.project), m.kind,
+            m.state, "mixed" if m.mixed else "",
             "" if m.confidence is None else f"{m.confidence:.2f}",
             render_untrusted(m.content or "", 200),
         )
         for m in members[:MEMBERS_SHOWN]
     ]  # fmt: skip
-    show(table(("hops", "id", "agent", "project", "kind", "state", "lineage", "conf.", "text"), rows))
+    names = ("hops", "id", "agent", "project", "kind", "state", "lineage", "confidence", "text")
+    filled = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    state = names.index("state")
+    shown = [[styled(row[i], STATE_STYLES) if i == state else row[i] for i in filled] for row in rows]
+    show(table([names[i] for i in filled], shown))
     if len(members) > MEMBERS_SHOWN:
         show(f"… and {len(members) - MEMBERS_SHOWN:,} more: --json has all")
 
@@ -111,5 +121,10 @@ def _count(count: int, elsewhere: int) -> str:
     return f"{count:,}" + (f", {elsewhere:,} of them in projects you may not see" if elsewhere else "")
 
 
+def _names(names: Sequence[str], elsewhere: int) -> str:
+    shown = [render_untrusted(name) for name in names] + ([f"{elsewhere} in other projects"] if elsewhere else [])
+    return ", ".join(shown) or "nobody"
+
+
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{render_untrusted(name)} {n:,}" for name, n in counts.items()) or "none"
+    return ", ".join(f"{render_untrusted(name)}: {n:,}" for name, n in counts.items()) or "none"

@@ -8,7 +8,7 @@ import typer
 
 from .call import Call
 from .case_views import show_case, show_cases, show_plan
-from .command import Message, command, group
+from .command import DESK, Message, command, group
 from .exits import NAMES, Exit, usage
 from .output import note, print_json, progress, show
 
@@ -16,24 +16,28 @@ CaseId = Annotated[str, typer.Argument(metavar="CASE", help="A case: full id, or
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "hold", example="cordon hold 7h2k9x1q --dry-run --as acme/ops")(hold)
-    command(app, "release", example="cordon release 3m5n8p2r -m 'false alarm' --as acme/ops")(release)
-    command(app, "review", example="cordon review 7h2k9x1q --accept -m 'checked' --as acme/ops")(review)
-    cases = group(app, "case", "List and show cases.")
+    command(app, "hold", example="cordon hold 7h2k9x1q --dry-run --as acme/ops", panel=DESK)(hold)
+    command(app, "release", example="cordon release 3m5n8p2r -m 'false alarm' --as acme/ops", panel=DESK)(release)
+    command(app, "review", example="cordon review 7h2k9x1q --accept -m 'checked' --as acme/ops", panel=DESK)(review)
+    cases = group(app, "case", "List and show cases: holds with their reason.", panel=DESK)
     command(cases, "list", example="cordon case list --as acme/ops")(case_list)
     command(cases, "show", example="cordon case show 3m5n8p2r --as acme/ops")(case_show)
 
 
 def hold(
     call: Call,
-    selector: Annotated[list[str], typer.Argument(metavar="[SELECTOR]…", help="Ids, agent:NAME, run:LABEL or source:URI.")] = [],  # noqa: B006
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would hold; change nothing.")] = False,
-    plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan that a dry run showed.")] = "",
-    now: Annotated[bool, typer.Option("--now", help="Plan and apply at once.")] = False,
-    suspects: Annotated[bool, typer.Option("--suspects", help="Hold probable descendants too, for a limited time.")] = False,
+    selector: Annotated[list[str], typer.Argument(metavar="SELECTOR", help="Ids, agent:NAME, run:LABEL or source:URI.")] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Show what it would hold; change nothing.")] = False,
+    plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan that a dry run showed; needs -m.")] = "",
+    now: Annotated[bool, typer.Option("--now", metavar="", help="Plan and apply at once; needs -m.")] = False,
+    suspects: Annotated[bool, typer.Option("--suspects", metavar="", help="Hold probable descendants too, for a day.")] = False,
     message: Message = "",
 ) -> int | None:
-    """Hold memories and all that came from them. Exit 3 if the plan is stale."""
+    """Hold memories and all that came from them.
+
+    Say how: --dry-run shows a plan, --plan ID applies it, --now does both at once. From then on no recall contains what is
+    held, until `cordon release`. Exit 3 if the plan is stale: too much has changed since, make a new one.
+    """
     _check_one_way(selector, dry_run, plan, now, suspects)
     if dry_run:
         with progress("computing what came from it"):
@@ -41,7 +45,7 @@ def hold(
         if call.json:
             print_json(planned)
         else:
-            show_plan(planned, with_suspects=suspects)
+            show_plan(planned, with_suspects=suspects, chosen=call.chosen())
         return None
     reason = required_message(message)
     with progress("holding"):
@@ -60,7 +64,10 @@ def hold(
 
 
 def release(call: Call, case: CaseId, message: Message = "") -> int | None:
-    """Remove exactly this case's holds."""
+    """Remove exactly this case's holds.
+
+    What another case holds stays held. `cordon case list` has the cases.
+    """
     reason = required_message(message)
     released = call.ask_desk(lambda desk: desk.release(case, reason))
     if call.json:
@@ -73,11 +80,14 @@ def release(call: Call, case: CaseId, message: Message = "") -> int | None:
 def review(
     call: Call,
     id: Annotated[str, typer.Argument(metavar="ID", help="A memory that was held when it was written.")],
-    accept: Annotated[bool, typer.Option("--accept", help="It may be read.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="It never will.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", metavar="", help="It may be read from now on.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", metavar="", help="It will never be read.")] = False,
     message: Message = "",
 ) -> int | None:
-    """Decide on a memory that was held when it was written."""
+    """Decide on a memory that was held when it was written.
+
+    Such a memory looked like an instruction in disguise, or flowed into another project. Give --accept or --reject.
+    """
     if accept == reject:
         raise usage("Decide: --accept or --reject.", reason="verdict_missing")
     verdict: Literal["accept", "reject"] = "accept" if accept else "reject"
@@ -103,9 +113,9 @@ def case_list(call: Call) -> int | None:
 def case_show(
     call: Call,
     case: CaseId,
-    csv: Annotated[bool, typer.Option("--csv", help="Its members as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", metavar="", help="Its members as CSV.")] = False,
 ) -> int | None:
-    """Show a case: who, why, roots, members."""
+    """Show a case: who, why, roots, members, and who was told."""
     found = call.ask_desk(lambda desk: desk.case(case))
     if call.json:
         print_json(found)

@@ -18,16 +18,34 @@ from .output import reader_left
 F = TypeVar("F", bound=Callable[..., int | None])
 _PANEL: Final = "Options of every command"
 
-As = Annotated[str, typer.Option("--as", metavar="TENANT/AGENT", help="Who to act as.", rich_help_panel=_PANEL)]
-Project = Annotated[str, typer.Option("--project", metavar="NAME", help="The project of this call.", rich_help_panel=_PANEL)]
-HomeFolder = Annotated[str, typer.Option("--home", metavar="FOLDER", help="The home folder.", rich_help_panel=_PANEL)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.", rich_help_panel=_PANEL)]
-Message = Annotated[str, typer.Option("-m", "--message", metavar="TEXT", help="Why; at most 1,000 characters.")]
+# Where `cordon --help` lists a command.
+HOME: Final = "A home: broker, gatekeeper and data"
+PEOPLE: Final = "Who is in it"
+MEMORY: Final = "Memories, as an agent"
+DESK: Final = "Looking and holding, as an operator"
+
+As = Annotated[
+    str, typer.Option("--as", metavar="TENANT/AGENT", help="Who to act as, for instance demo/writer.", rich_help_panel=_PANEL)
+]
+Project = Annotated[
+    str,
+    typer.Option("--project", metavar="NAME", help="In which project; needed if the agent has several.", rich_help_panel=_PANEL),
+]
+HomeFolder = Annotated[
+    str,
+    typer.Option("--home", metavar="FOLDER", help="The home's folder; else CORDON_HOME, else ./.cordon.", rich_help_panel=_PANEL),
+]
+Json = Annotated[
+    bool, typer.Option("--json", metavar="", help="One JSON object on stdout, nothing else.", rich_help_panel=_PANEL)
+]
+Message = Annotated[
+    str, typer.Option("-m", "--message", metavar="TEXT", help="Why: it stays in the record. At most 1,000 characters.")
+]
 
 _GLOBAL: Final[dict[str, Any]] = {"as_": As, "project": Project, "home": HomeFolder, "json": Json}
 
 
-def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
+def group(app: typer.Typer, name: str, summary: str, *, panel: str) -> typer.Typer:
     """A command with sub-commands; alone it prints its help."""
     made = typer.Typer(help=summary)
 
@@ -36,7 +54,7 @@ def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
         if context.invoked_subcommand is None:
             print_help(context)
 
-    app.add_typer(made, name=name, help=summary)
+    app.add_typer(made, name=name, help=summary, rich_help_panel=panel)
     return made
 
 
@@ -45,8 +63,9 @@ def print_help(context: typer.Context) -> None:
     print(context.get_help(), end="")
 
 
-def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
+def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> Callable[[F], F]:
     """Register `f(call, …)` as `name`. It returns its exit code, None = 0. `example` is a command line that works.
+    The first paragraph of its docstring is its line in the list of commands; the rest is for its own help page.
 
     A function with a `project` parameter of its own keeps it; it then gets no global one.
     """
@@ -79,8 +98,13 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {}  # typer looks names up here too; they are in the signature, resolved
-        run.__doc__, run.__name__, run.__module__ = f.__doc__, f.__name__, f.__module__
-        app.command(name, epilog=f"Example: {example}")(run)
+        run.__doc__, run.__name__, run.__module__ = _unwrapped(f.__doc__ or ""), f.__name__, f.__module__
+        app.command(name, epilog=f"Example: {example}", rich_help_panel=panel)(run)
         return f
 
     return register
+
+
+def _unwrapped(doc: str) -> str:
+    """One line a paragraph: the terminal's width breaks it, not the source's."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))

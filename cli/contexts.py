@@ -8,7 +8,7 @@ import typer
 
 from .call import Call
 from .cases import required_message
-from .command import Message, command, group
+from .command import DESK, Message, command, group
 from .output import facts, print_json, show
 from .render import render_untrusted
 
@@ -19,7 +19,7 @@ AgentName = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's nam
 
 
 def register(app: typer.Typer) -> None:
-    contexts = group(app, "context", "See and close an agent's context.")
+    contexts = group(app, "context", "See and close an agent's context: what it was served and still carries.", panel=DESK)
     command(contexts, "show", example="cordon context show writer --as acme/ops")(context_show)
     command(contexts, "close", example="cordon context close writer -m 'restarted empty' --as acme/ops")(context_close)
 
@@ -30,7 +30,10 @@ def context_show(call: Call, agent: AgentName) -> int | None:
 
 
 def context_close(call: Call, agent: AgentName, message: Message = "") -> int | None:
-    """Declare an agent's head empty: what it was served no longer marks what it writes."""
+    """Declare an agent's head empty: what it was served no longer marks what it writes.
+
+    True only after a restart that kept nothing. Who said so, and why, stays in the record.
+    """
     reason = required_message(message)
     return _told(call, call.ask_desk(lambda desk: desk.close_context(agent, reason)))
 
@@ -46,13 +49,18 @@ def _told(call: Call, answer: ContextAnswer) -> int | None:
                 "root": render_untrusted(answer.root),
                 "state": "closed" if answer.closed else "open",
                 "epoch": str(answer.epoch),
-                "served": f"{answer.served} memories in {answer.recalls} recalls",
+                "served": _counted(answer.served, "memory", "memories") + " in " + _counted(answer.recalls, "recall", "recalls"),
                 "trust floor": f"{answer.trust_floor:g}",
                 "classification": answer.classification,
-                "compartments": ", ".join(render_untrusted(c) for c in answer.compartments) or "none",
+                "compartments": (", ".join(render_untrusted(c) for c in answer.compartments) or "none")
+                + (f", and {answer.elsewhere} of other projects" if answer.elsewhere else ""),
                 "exposed to": ", ".join(answer.exposed) or "no open case",
                 "last read": answer.last_read_at or "never",
             }
         )
     )
     return None
+
+
+def _counted(n: int, one: str, several: str) -> str:
+    return f"{n:,} {one if n == 1 else several}"

@@ -33,9 +33,14 @@ def register(app: typer.Typer) -> None:
 
 def up(
     call: Call,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", metavar="", help="Go on in the background; else Ctrl-C stops it.")
+    ] = False,
 ) -> int | None:
-    """Start broker and gatekeeper; the first time it makes the home."""
+    """Start broker and gatekeeper; the first time it makes the home.
+
+    An empty home has nobody in it: go on with `cordon tenant add`, or take `cordon quickstart` instead.
+    """
     if detach:
         return _told(call, ensure_up(call.home))
     from broker_config.supervisor import start
@@ -55,7 +60,7 @@ def ensure_up(home: Home) -> Status:
 
 
 def down(call: Call) -> int | None:
-    """Stop every process of the home; harmless if none runs."""
+    """Stop every process of the home; harmless if none runs. Nothing is lost."""
     from broker_config.supervisor import read_status, stop
 
     home = call.existing_home()
@@ -86,7 +91,7 @@ def _is_visible(pid: int) -> bool:
 
 
 def status(call: Call) -> int | None:
-    """What runs, where, and how far it is. Exit 6 if the home is not ready."""
+    """Show what runs, where, and how far it is. Exit 6 if the home is not ready."""
     from broker_config.status import Status
     from broker_config.supervisor import last_status, read_status
 
@@ -106,7 +111,10 @@ def use(
     call: Call,
     principal: Annotated[str, typer.Argument(metavar="TENANT/AGENT", help="Who the next commands act as.")],
 ) -> int | None:
-    """Choose who, and in which project, the next commands act as."""
+    """Choose who, and in which project, the next commands act as.
+
+    The choice is kept in the home until the next `use`; --as and --project still overrule it.
+    """
     from dataclasses import replace
 
     from broker_config.home import Current
@@ -140,7 +148,9 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
         print_json(document)
     else:
         pids = ", ".join(f"{name} {pid}" for name, pid in now.pids.items()) or "none"
-        counts = {name: str(value) for name, value in (gatekeeper or {}).items() if isinstance(value, (int, float, str))}
+        counts = {
+            name: str(value) for name, value in (gatekeeper or {}).items() if isinstance(value, (int, float, str)) and value != ""
+        }
         place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
         show(facts({**place, **counts}))
     if now.state == "ready" or (now.state == "stopped" and gatekeeper is None):
@@ -148,5 +158,6 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
     if now.error is not None:
         note(Failure(Exit.UNAVAILABLE, now.error.message, reason=now.error.reason, advice=now.error.advice).line())
     else:
-        note(f"cordon: {NAMES[Exit.UNAVAILABLE]}: the home {render_untrusted(str(call.home.path))} is {now.state}.")
+        advice = " Start it with `cordon up --detach`." if now.state == "stopped" else ""
+        note(f"cordon: {NAMES[Exit.UNAVAILABLE]}: the home {render_untrusted(str(call.home.path))} is {now.state}.{advice}")
     return Exit.UNAVAILABLE

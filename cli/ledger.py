@@ -30,10 +30,14 @@ def register(app: typer.Typer) -> None:
 def rebuild(
     call: Call,
     accept_ledger: Annotated[
-        str, typer.Option("--accept-ledger", metavar="BY", help="Who accepts a ledger that went back; recorded in it.")
+        str,
+        typer.Option("--accept-ledger", metavar="NAME", help="Who accepts that records are missing; it is noted in the ledger."),
     ] = "",
 ) -> int | None:
-    """Make all projections anew from the ledger, while the home is down."""
+    """Make all indexes anew from the ledger, while the home is down.
+
+    The ledger is the only source of truth; catalog, vectors and lineage can be made from it at any time.
+    """
     home = call.existing_home()
     if _is_up(home):
         raise usage("The home is up: a rebuild needs it to itself.", reason="already_up", advice="Run `cordon down` first.")

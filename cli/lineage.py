@@ -8,7 +8,7 @@ import typer
 
 from .call import Call
 from .case_views import show_members
-from .command import command, group
+from .command import DESK, command, group
 from .exits import usage
 from .output import print_json, progress, short, show
 from .render import render_untrusted
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
 
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="A memory: full id, or its last 8 characters.")]
 Hops = Annotated[int | None, typer.Option(metavar="N", min=1, help="No further than N edges.")]
-Edges = Annotated[list[str], typer.Option("--edge", metavar="KIND", help="declared, copied, served (repeatable).")]
-Dot = Annotated[bool, typer.Option("--dot", help="A graph for Graphviz.")]
+Edges = Annotated[
+    list[str], typer.Option("--edge", metavar="KIND", help="Only edges of this kind: declared, copied, served (repeatable).")
+]
+Dot = Annotated[bool, typer.Option("--dot", metavar="", help="A graph for Graphviz.")]
 EDGE_KINDS = ("declared", "copied", "served")
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "why", example="cordon why 7h2k9x1q --as acme/ops")(why)
-    trace = group(app, "trace", "Follow lineage up to the roots or down to the descendants.")
+    command(app, "why", example="cordon why 7h2k9x1q --as acme/ops", panel=DESK)(why)
+    trace = group(app, "trace", "Follow lineage up to the roots or down to the descendants.", panel=DESK)
     command(trace, "up", example="cordon trace up 7h2k9x1q --as acme/ops")(trace_up)
     command(trace, "down", example="cordon trace down 7h2k9x1q --as acme/ops")(trace_down)
 
 
 def why(
     call: Call,
-    id: Annotated[str, typer.Argument(metavar="ID", help="A memory or a recall.")],
-    reveal: Annotated[bool, typer.Option("--reveal", help="With its text; this is logged.")] = False,
+    id: Annotated[str, typer.Argument(metavar="ID", help="A memory or a recall: full id, or its last 8 characters.")],
+    reveal: Annotated[bool, typer.Option("--reveal", metavar="", help="With its text; that is logged.")] = False,
 ) -> int | None:
     """Explain a memory or a recall: who, when, from what, decided how."""
     answer = call.ask_desk(lambda desk: desk.why(id, reveal=reveal))
@@ -45,12 +47,18 @@ def why(
 
 
 def trace_up(call: Call, id: MemoryId, hops: Hops = None, edge: Edges = [], dot: Dot = False) -> int | None:  # noqa: B006
-    """Show what a memory came from."""
+    """Show what a memory came from.
+
+    Declared: its writer said so. Copied: its words show it. Served: its writer had been served it, and likely used it.
+    """
     return _trace(call, id, "up", hops, edge, dot)
 
 
 def trace_down(call: Call, id: MemoryId, hops: Hops = None, edge: Edges = [], dot: Dot = False) -> int | None:  # noqa: B006
-    """Show what came from a memory."""
+    """Show what came from a memory.
+
+    A hold takes what is reached over declared and copied edges; see `cordon trace up --help` for the kinds.
+    """
     return _trace(call, id, "down", hops, edge, dot)
 
 
@@ -65,8 +73,9 @@ def _trace(call: Call, id: str, direction: Literal["up", "down"], hops: int | No
     elif dot:
         print(_dot(answer))
     else:
+        noun = "ancestor" if direction == "up" else "descendant"
         elsewhere = f", {answer.elsewhere:,} of them in projects you may not see" if answer.elsewhere else ""
-        show(f"{answer.count - 1:,} {'ancestors' if direction == 'up' else 'descendants'} and itself{elsewhere}")
+        show(f"itself and {answer.count - 1:,} {noun}{'' if answer.count == 2 else 's'}{elsewhere}")
         show_members(answer.nodes)
         _show_edges(answer.edges)
     return None

@@ -26,7 +26,7 @@ _ClickError: Final = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     name="cordon",
     help="Shared memory for agents: attributed writes, admitted reads, reversible containment.",
-    epilog="Example: cordon quickstart",
+    epilog="Begin with: cordon quickstart. A command's own page: cordon COMMAND --help.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,7 +46,9 @@ def _print_version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Its version.", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         print_help(context)
@@ -77,8 +79,19 @@ def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, _ClickError):
         context = getattr(error, "ctx", None)
         message = str(getattr(error, "format_message", error.__str__)())
-        return usage(message, advice=f"See `{context.command_path if context else 'cordon'} --help`.")
+        return usage(message, advice=f"See `{context.command_path if context else _named(arguments)} --help`.")
     return failure_of(error, _logs(arguments))
+
+
+def _named(arguments: Sequence[str]) -> str:
+    """The command that this line begins with; the parser doesn't say it of every error."""
+    words, commands = ["cordon"], dict(getattr(typer.main.get_command(app), "commands", {}))
+    for word in arguments:
+        if word not in commands:
+            break
+        words.append(word)
+        commands = dict(getattr(commands[word], "commands", {}))
+    return " ".join(words)
 
 
 def _report(failure: Failure, arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from .call import Call
-from .command import command
+from .command import MEMORY, command
 from .exits import NAMES, Exit, usage
 from .output import DECISION_STYLES, STATE_STYLES, facts, note, print_json, short, show, styled, table
 from .render import render_untrusted
@@ -23,42 +23,58 @@ if TYPE_CHECKING:
 _STDIN: Final = "-"
 _CELL_CHARS: Final = 300
 _LABELS: Final = "Labels"
+_KINDS: Final = (
+    "fact, preference, event, rule, procedure, decision, source, tool_experience, relationship, task, emotional_state "
+    "or constraint."
+)
+_ORIGINS: Final = "external, agent_inferred, tool_result, user_stated or human_reviewed. A claim: the credential caps it."
+_READERS: Final = "Who may read it: agent:A,role:R,user:U. With several, a reader must match each."
+_SCENE: Final = "What the conversation is like now. Checked, but without effect in this version."
 
 Run = Annotated[str, typer.Option(metavar="LABEL", help="Label of the run.", rich_help_panel=_LABELS)]
 Task = Annotated[str, typer.Option(metavar="LABEL", help="Label of the task.", rich_help_panel=_LABELS)]
 User = Annotated[str, typer.Option(metavar="ID", help="The end user this is about.")]
-Intent = Annotated[str, typer.Option(metavar="INTENT", help="answer, plan, write, send, execute or configure.")]
+Intent = Annotated[str, typer.Option(metavar="INTENT", help="What it is for: answer, plan, write, send, execute or configure.")]
 Risk = Annotated[
-    str, typer.Option("--tool-risk", metavar="RISK", help="none, read_only, writes_local, external_side_effect or privileged.")
+    str,
+    typer.Option(
+        "--tool-risk",
+        metavar="RISK",
+        help="Of the tool it drives: none, read_only, writes_local, external_side_effect or privileged.",
+    ),
 ]
-AsOf = Annotated[str, typer.Option(metavar="TIME", help="The past, as 2026-01-31T12:00:00Z.")]
+AsOf = Annotated[str, typer.Option(metavar="TIME", help="What was known then, as 2026-01-31T12:00:00Z.")]
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "write", example="cordon write 'The staging database uses rotating keys' --kind fact")(write)
-    command(app, "query", example="cordon query 'how do we log in to staging?' -k 5")(query)
-    command(app, "get", example="cordon get 7h2k9x1q")(get)
+    command(app, "write", example="cordon write 'The staging database uses rotating keys' --kind fact", panel=MEMORY)(write)
+    command(app, "query", example="cordon query 'how do we log in to staging?' -k 5", panel=MEMORY)(query)
+    command(app, "get", example="cordon get 7h2k9x1q", panel=MEMORY)(get)
 
 
 def write(
     call: Call,
-    text: Annotated[str, typer.Argument(help="What to remember; - reads it from stdin.")],
-    kind: Annotated[str, typer.Option(help="fact, preference, event, rule, procedure, decision, source …")] = "fact",
-    derived_from: Annotated[list[str], typer.Option(metavar="ID", help="A parent (repeatable).")] = [],  # noqa: B006 - typer copies it
-    evidence: Annotated[list[str], typer.Option(metavar="URI", help="A source or span (repeatable).")] = [],  # noqa: B006
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; - reads it from stdin.")],
+    kind: Annotated[str, typer.Option(metavar="KIND", help=_KINDS)] = "fact",
+    derived_from: Annotated[
+        list[str], typer.Option(metavar="ID", help="A memory it was made from (repeatable); lineage is found without it, too.")
+    ] = [],  # noqa: B006 - typer copies it
+    evidence: Annotated[list[str], typer.Option(metavar="URI", help="Where it comes from, as mail:8841 (repeatable).")] = [],  # noqa: B006
     supersedes: Annotated[str, typer.Option(metavar="ID", help="The memory that this one replaces.")] = "",
     idempotency_key: Annotated[str, typer.Option(metavar="KEY", help="A retry with it returns the first receipt.")] = "",
-    scope: Annotated[str, typer.Option(help="project, user, task or operational.")] = "project",
+    scope: Annotated[str, typer.Option(metavar="SCOPE", help="project, user, task or operational.")] = "project",
     scope_id: Annotated[str, typer.Option(metavar="ID", help="Which user, for scope user.")] = "",
-    origin: Annotated[str, typer.Option(help="A claim; it can only lower what the key gives.")] = "",
-    method: Annotated[str, typer.Option(help="stated, extracted, summarised or imported.")] = "stated",
-    classification: Annotated[str, typer.Option(help="public, internal or restricted.")] = "internal",
-    sensitivity: Annotated[str, typer.Option(help="low or high.")] = "low",
-    reader: Annotated[list[str], typer.Option(metavar="CLAUSE", help="agent:A,role:R …; a reader must match each clause.")] = [],  # noqa: B006
-    confidence: Annotated[float | None, typer.Option(help="0 to 1; it can only lower trust.")] = None,
-    opt_out: Annotated[bool, typer.Option("--opt-out", help="Keep it out of recalls.")] = False,
+    origin: Annotated[str, typer.Option(metavar="ORIGIN", help=_ORIGINS)] = "",
+    method: Annotated[str, typer.Option(metavar="METHOD", help="stated, extracted, summarised or imported.")] = "stated",
+    classification: Annotated[str, typer.Option(metavar="CLASS", help="public, internal or restricted.")] = "internal",
+    sensitivity: Annotated[str, typer.Option(metavar="LEVEL", help="low or high.")] = "low",
+    reader: Annotated[list[str], typer.Option(metavar="CLAUSE", help=_READERS)] = [],  # noqa: B006
+    confidence: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="How sure you are, 0 to 1; it can only lower trust.")
+    ] = None,
+    opt_out: Annotated[bool, typer.Option("--opt-out", metavar="", help="Keep it out of the recalls of others.")] = False,
     tool: Annotated[str, typer.Option(metavar="NAME", help="The registered tool it came from.")] = "",
-    task_state: Annotated[str, typer.Option(help="active, resolved, abandoned or superseded.")] = "",
+    task_state: Annotated[str, typer.Option(metavar="STATE", help="active, resolved, abandoned or superseded.")] = "",
     valid_from: Annotated[str, typer.Option(metavar="TIME", help="As 2026-01-31T12:00:00Z.")] = "",
     valid_until: Annotated[str, typer.Option(metavar="TIME", help="As 2026-01-31T12:00:00Z.")] = "",
     expires_at: Annotated[str, typer.Option(metavar="TIME", help="As 2026-01-31T12:00:00Z.")] = "",
@@ -68,7 +84,11 @@ def write(
     session: Annotated[str, typer.Option(metavar="LABEL", help="Label of the session.", rich_help_panel=_LABELS)] = "",
     trace_id: Annotated[str, typer.Option(metavar="ID", help="Label for your own tracing.", rich_help_panel=_LABELS)] = "",
 ) -> int | None:
-    """Store a memory. The receipt means: on disk, and searchable."""
+    """Store a memory. The receipt means: on disk, and searchable.
+
+    Its trust follows from its origin, is 0.1 less without --evidence, and is never above that of what it was made from.
+    Text that begins with a dash goes after `--`.
+    """
     from bus import Draft
 
     fields: dict[str, Any] = {
@@ -90,21 +110,32 @@ def write(
 
 def query(
     call: Call,
-    text: Annotated[str, typer.Argument(help="The question; - reads it from stdin.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from stdin.")],
     k: Annotated[int, typer.Option("-k", metavar="N", help="At most so many, 1 to 64.")] = 8,
     intent: Intent = "answer",
     tool_risk: Risk = "none",
-    filter: Annotated[list[str], typer.Option(metavar="KEY=VALUE", help="As kind=fact (repeatable).")] = [],  # noqa: B006
-    required_origin: Annotated[list[str], typer.Option(metavar="ORIGIN", help="Only these (repeatable).")] = [],  # noqa: B006
+    filter: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE", help="kind, origin, agent, scope, classification or task_state, as kind=fact (repeatable)."
+        ),
+    ] = [],  # noqa: B006
+    required_origin: Annotated[list[str], typer.Option(metavar="ORIGIN", help="Only memories of this origin (repeatable).")] = [],  # noqa: B006
     user: User = "",
-    scene: Annotated[str, typer.Option(help="What the conversation is like now.")] = "",
-    history_off: Annotated[bool, typer.Option("--history-off", help="As if nothing were remembered of the user.")] = False,
+    scene: Annotated[str, typer.Option(metavar="LABEL", help=_SCENE)] = "",
+    history_off: Annotated[
+        bool, typer.Option("--history-off", metavar="", help="As if nothing were remembered of the user.")
+    ] = False,
     as_of: AsOf = "",
     run: Run = "",
     task: Task = "",
-    prompt: Annotated[bool, typer.Option("--prompt", help="Print it as labelled blocks for a model.")] = False,
+    prompt: Annotated[bool, typer.Option("--prompt", metavar="", help="Print it as labelled blocks for a model.")] = False,
 ) -> int | None:
-    """Ask a question; what the policy and the gate admit comes back, best first."""
+    """Ask a question; what may be used for it comes back, best first.
+
+    The stricter --intent and --tool-risk, the more trust a memory needs. What matched and may not be used is counted by
+    reason.
+    """
     from bus import Query
 
     fields: dict[str, Any] = {
@@ -125,7 +156,7 @@ def query(
 
 def get(
     call: Call,
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Full ids, or their last 8 characters.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Full ids, or their last 8 characters.")],
     intent: Intent = "answer",
     tool_risk: Risk = "none",
     user: User = "",
@@ -133,7 +164,10 @@ def get(
     run: Run = "",
     task: Task = "",
 ) -> int | None:
-    """Read memories by id, decided and recorded like a query. Exit 5 if some are not here for you."""
+    """Read memories by id, decided and recorded like a query.
+
+    Exit 5 if some are not here, or not for you: the two can't be told apart.
+    """
     fields: dict[str, Any] = {"intent": intent, "tool_risk": tool_risk, "user": user, "run": run, "task": task}
     if as_of:
         fields["as_of"] = as_of
@@ -183,8 +217,20 @@ def _frame(kind: type[S], fields: dict[str, Any]) -> S:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as e:
-        what, _, field = str(e).partition(" - at `$.")
-        raise usage(f"{what}.", reason="bad_field", field=field.rstrip("`"), advice="See --help for what it takes.") from None
+        what, _, place = str(e).partition(" - at `$.")
+        field = place.rstrip("`").partition("[")[0]
+        advice = f"Give one of {', '.join(words)}." if (words := _words(kind, field)) else "See --help for what it takes."
+        raise usage(f"{what}.", reason="bad_field", field=field, advice=advice) from None
+
+
+def _words(kind: type[msgspec.Struct], field: str) -> list[str]:
+    """The values of a field that takes one of a few words; else none."""
+    from typing import get_args, get_type_hints
+
+    def within(hint: Any) -> list[str]:
+        return [hint] if isinstance(hint, str) else [word for part in get_args(hint) for word in within(part)]
+
+    return within(get_type_hints(kind).get(field))
 
 
 # --- showing ----------------------------------------------------------------------------------------
@@ -211,9 +257,9 @@ def _show_recall(recall: Recall) -> None:
 
 
 def _show_rest(recall: Recall) -> None:
-    if not recall.admitted:
+    if not recall.admitted:  # why_empty counts what is withheld
         show(f"Nothing was admitted: {recall.why_empty or 'nothing matched'}.")
-    if recall.withheld:
+    elif recall.withheld:
         show("withheld: " + ", ".join(f"{count} {code}" for code, count in recall.withheld.items()))
     for line in recall.notes:
         show(f"note: {render_untrusted(line)}")

@@ -33,7 +33,11 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart(call: Call) -> int | None:
-    """Start a home with a tenant, a project and three agents, and say what to try."""
+    """Start a home with a tenant, a project and three agents, and say what to try.
+
+    Tenant `demo`, project `main`; `demo/writer` and `demo/reader` are agents, `demo/ops` is an operator.
+    It can be run again: it adds what is missing and takes nothing away.
+    """
     from broker_config.home import Current
 
     home = call.home

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from .call import Call
-from .command import command
+from .command import MEMORY, command
 from .exits import NAMES, Exit
 from .output import note, print_json, short, show
 from .render import render_untrusted
@@ -23,15 +23,19 @@ _IDS_SHOWN: Final = 8
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "watch", example="cordon watch --as acme/reader --project p1")(watch)
+    command(app, "watch", example="cordon watch --as acme/reader --project p1", panel=MEMORY)(watch)
 
 
 def watch(
     call: Call,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N lines.")] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge the notices that are shown.")] = False,
+    ack: Annotated[bool, typer.Option("--ack", metavar="", help="Acknowledge the notices that are shown.")] = False,
 ) -> int | None:
-    """Print the feed and the notices, live; --json gives one frame a line. Ctrl-C ends it."""
+    """Print what is new, held or released, live. Ctrl-C ends it.
+
+    The feed names what is new in the project; a notice says that something this agent was served is held, or free again.
+    Open notices come first. With --json each line is one frame.
+    """
     call.ask_bus(lambda memory: _watch(memory, _Printer(call.json, count), ack))
     return None
 
@@ -97,4 +101,4 @@ def _feed_line(frame: Feed) -> str:
 
 def _notice_line(notice: Notice) -> str:
     what = "you were served what is now held" if notice.kind == "recall" else "what was held is released"
-    return f"notice     {short(notice.notice)} {what} (case {short(notice.case)}): {_ids(notice.ids, notice.total)}"
+    return f"notice     case {short(notice.case)}, {what}: {_ids(notice.ids, notice.total)}"

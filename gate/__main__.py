@@ -20,6 +20,7 @@ def main() -> int:
     )
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
+    parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
         os.environ.setdefault(name, "1")
@@ -30,7 +31,11 @@ def main() -> int:
     from .service import run
 
     return run(
-        args.home.resolve(), args.shard, "rebuild" if args.rebuild else "verify" if args.verify else "serve", args.accept_ledger
+        args.home.resolve(),
+        args.shard,
+        "rebuild" if args.rebuild else "verify" if args.verify else "serve",
+        args.accept_ledger,
+        rates=not args.no_rates,
     )
 
 

@@ -81,10 +81,13 @@ class Admin:
                     "agents": len(t.agents.all),
                     "memories": t.memories,
                     "position": t.position,
+                    "state": "suspended" if t.suspended else "active",
                 }
                 for t in s.tenants.values()
             ]
             return Done(request_id=req.request_id, result={"tenants": sorted(rows, key=lambda r: str(r["name"]))})
+        if req.action in ("suspend", "resume"):
+            return await self._suspend(self._known(req.account), req)
         if not is_key(req.account) or not is_token(req.name):
             raise Refused("bad_name", field="name")
         if any(t.name == req.name and t.account != req.account for t in s.tenants.values()):
@@ -100,6 +103,12 @@ class Admin:
             t = await s.add_tenant(req.account, req.name, key)
         await self._commit(t, lambda: [] if t.position else [E.TenantAdded(ms=s.now_ms(), name=req.name, by=ADMIN)])
         return Done(request_id=req.request_id, result={"name": t.name, "account": t.account}, position=t.position)
+
+    async def _suspend(self, t: Tenant, req: AdmTenant) -> Done:
+        state = "suspended" if req.action == "suspend" else "active"
+        changes = t.suspended != (state == "suspended")
+        await self._commit(t, lambda: [E.TenantChanged(ms=self.shard.now_ms(), state=state, by=ADMIN)] if changes else [])
+        return Done(request_id=req.request_id, result={"name": t.name, "state": state}, position=t.position)
 
     def _known(self, account: str) -> Tenant:
         t = self.shard.tenants.get(account)
@@ -148,6 +157,12 @@ class Admin:
             )
         if not is_token(req.name):
             raise Refused("bad_name", field="name")
+        if req.action in ("rotate", "revoke"):
+            agent = t.agents.by_name.get(req.name)
+            if agent is None:
+                raise Refused("agent_unknown", field="name")
+            await self._commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
+            return Done(request_id=req.request_id, result=self._shown(agent), position=t.position)
         if not is_key(req.key) or req.role not in ROLES or not _PERSON.match(req.person):
             raise Refused("bad_field", field="key" if not is_key(req.key) else "role" if req.role not in ROLES else "person")
         for name in req.projects:
@@ -176,6 +191,36 @@ class Admin:
         await self._commit(t, events)
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
 
+    def _rotated(self, t: Tenant, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
+        """One more key for the same agent: its id, context, notices and idempotency keys stay."""
+        if agent.whole:
+            raise Refused("agent_revoked", field="name")
+        if not is_key(req.key) or t.agents.by_key.get(req.key, agent) is not agent or req.key in agent.revoked:
+            raise Refused("bad_field", field="key")
+        if req.key in agent.keys:  # a retry
+            return []
+        return [
+            E.AgentIssued(
+                ms=self.shard.now_ms(),
+                agent=agent.id,
+                name=agent.name,
+                key=req.key,
+                role=agent.role,
+                projects=list(agent.projects),
+                person=agent.person,
+                by=ADMIN,
+            )
+        ]
+
+    def _revoked(self, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
+        if not set(req.revoked) <= set(agent.keys):
+            raise Refused("bad_field", field="revoked")
+        whole = not req.revoked
+        keys = [k for k in req.revoked or agent.keys if k not in agent.revoked]
+        if not keys and agent.whole >= whole:
+            return []
+        return [E.AgentRevoked(ms=self.shard.now_ms(), agent=agent.id, keys=keys, whole=whole, by=ADMIN)]
+
     @staticmethod
     def _shown(a: Agent) -> dict[str, Any]:
         return {
@@ -186,4 +231,6 @@ class Admin:
             "keys": list(a.keys),
             "projects": list(a.projects),
             "person": a.person,
+            "revoked": sorted(a.revoked),
+            "state": "revoked" if a.whole else "active",
         }

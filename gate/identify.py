@@ -114,6 +114,10 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
+        if info.user in agent.revoked or agent.whole:
+            raise Refused("credential_revoked")
+        if tenant.suspended:
+            raise Refused("tenant_suspended")
         if at.verb not in (MEMORY_VERBS if at.project else OPS_VERBS):
             raise Refused("verb_unknown")
         if at.verb not in rights.verbs:

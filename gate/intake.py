@@ -23,6 +23,7 @@ from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
 from gate.identify import MEMORY_VERBS_SERVED, OPS_VERBS_SERVED, Principal
 from gate.ledger import events as E
+from gate.quotas import Bucket
 from gate.reading.ask import Ask
 from gate.reading.authorise import readable
 from gate.refusals import Refused
@@ -79,7 +80,7 @@ class Intake:
             p = self.shard.identifier.identify(at, m.headers)
             if at.verb not in served:
                 raise Refused("verb_not_available")
-            self._may_serve(p)
+            self._may_serve(p, at.verb)
             serve(p, at.verb, m)
         except Refused as e:
             self._refuse(at.account, at.verb, at.key, at.project, m.reply, e, request_id, p)
@@ -108,7 +109,7 @@ class Intake:
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
             self.shard.audit_unknown(t, key, verb[:16], project[:64], e.code, p.agent.id if p else b"")
 
-    def _may_serve(self, p: Principal) -> None:
+    def _may_serve(self, p: Principal, verb: str) -> None:
         if not self.open:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if not self.shard.healthy():
@@ -117,6 +118,12 @@ class Intake:
             raise Refused("over_quota", field="in_flight", limit=AGENT_IN_FLIGHT_MAX)
         if p.tenant.in_flight >= TENANT_IN_FLIGHT_MAX:
             raise Refused("over_quota", field="in_flight", limit=TENANT_IN_FLIGHT_MAX)
+        if self.shard.rates:
+            kind = "writes" if verb == "write" else "reads"
+            for whose in (p.agent, p.tenant):
+                bucket: Bucket = getattr(whose, kind)
+                if not bucket.take():
+                    raise Refused("over_quota", field=f"{kind}_per_second", limit=int(bucket.limit.per_s))
 
     def _write(self, p: Principal, d: Draft, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant

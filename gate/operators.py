@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 from bus.frames import (
     CLASSIFICATIONS,
@@ -35,7 +36,7 @@ from bus.frames import (
 from bus.frames import Case as CaseFrame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
-from gate.containment.selection import find_agent, may_see, resolve
+from gate.containment.selection import known_agent, may_see, resolve, seen_of
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
@@ -209,7 +210,7 @@ class Operators:
             "compartments": list(e.comp),
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
-            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] else None,
+            "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and may_see(p, int(c.superseded[s])) else None,
             "exposed": [ids.text("case_", x) for x in e.exposed],
         }
         return WhyAnswer(
@@ -286,15 +287,14 @@ class Operators:
     # --- context ----------------------------------------------------------------------------------
     async def _context(self, p: Principal, req: ContextRequest) -> ContextAnswer:
         t = p.tenant
-        agent = find_agent(t, req.agent)
-        if not set(agent.projects) & p.rights.projects and agent is not p.agent and p.role != "supervisor":
-            raise Refused("agent_unknown", field="agent")
+        agent = known_agent(p, req.agent)
         ctx = t.context_of(agent)
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
+        shown = sorted(c for c in labels.comp if not c.startswith("project:") or c.removeprefix("project:") in p.rights.projects)
         return ContextAnswer(
             agent=p.key,
             request_id=req.request_id,
@@ -305,8 +305,9 @@ class Operators:
             served=len(ctx.served),
             trust_floor=labels.floor / 1000,
             classification=CLASSIFICATIONS[labels.cls],
-            compartments=sorted(labels.comp),
-            exposed=[t.cases[x].text for x in sorted(ctx.exposed)],
+            compartments=shown,
+            elsewhere=len(labels.comp) - len(shown),
+            exposed=[k.text for x in sorted(ctx.exposed) if seen_of(p, (k := t.cases[x]).all_members())],
             last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
             closed=req.action == "close",
             position=t.position,
@@ -329,14 +330,15 @@ class Operators:
 
     def _stats(self, p: Principal, req: StatsRequest) -> Stats:
         t, c = p.tenant, p.tenant.columns
-        seen = [s for s in range(1, c.n) if c.kind[s] >= 0 and may_see(p, s)]
+        seen = np.array(seen_of(p, np.flatnonzero(c.kind[: c.n] >= 0).astype(np.int32)), np.int32)
+        agents = [a for a in t.agents.all if not p.rights.projects.isdisjoint(a.projects)]
         counts = {
             "memories": len(seen),
-            "held": sum(1 for s in seen if c.held[s]),
-            "edges": t.down.edges,
-            "agents": len(t.agents.all),
-            "cases_open": sum(1 for k in t.cases.values() if k.state == "open"),
-            "contexts": len(t.contexts),
+            "held": int(np.count_nonzero(c.held[seen])),
+            "edges": t.up.edges if len(seen) == t.memories else sum(len(t.up.edges_of(s)) for s in seen.tolist()),
+            "agents": len(agents),
+            "cases_open": sum(1 for k in t.cases.values() if k.state == "open" and seen_of(p, k.all_members())),
+            "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 

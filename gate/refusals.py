@@ -36,6 +36,9 @@ TABLE: dict[str, Wording] = {
     "agent_unregistered": Wording(
         "denied", "This key is not registered in the ledger.", "Add the agent with `cordon agent add`."
     ),
+    "agent_revoked": Wording("denied", "This agent was revoked; its name is not used again.", "Add an agent with another name."),
+    "credential_revoked": Wording("denied", "This credential was revoked.", "Ask the operator for a new one."),
+    "tenant_suspended": Wording("denied", "This tenant is suspended.", "Ask the operator to resume it."),
     "tag_invalid": Wording(
         "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."
     ),
@@ -43,13 +46,15 @@ TABLE: dict[str, Wording] = {
     "verb_not_available": Wording("rejected", "This verb is not available in this version.", "See CHANGELOG.md for what is."),
     "verb_denied": Wording("denied", "This role may not use that verb.", "Use a credential of a role that may."),
     "project_unknown": Wording(
-        "denied", "There is no such project for this credential.", "List projects with `cordon project list`."
+        "denied", "There is no such project for this credential.", "List projects with `cordon project list TENANT`."
     ),
     "tenant_unknown": Wording("denied", "This tenant is not known to the gatekeeper.", "Add it with `cordon tenant add`."),
     # limits
-    "too_long": Wording("rejected", "A field is over its limit.", "Shorten `field` to `limit` bytes or items."),
-    "too_short": Wording("rejected", "A field is empty.", "Give `field` a value."),
-    "out_of_range": Wording("rejected", "A number is out of its range.", "Keep `field` within the range in docs/wire.md."),
+    "too_long": Wording("rejected", "A field is over its limit.", "Shorten the named field to its limit, in bytes or items."),
+    "too_short": Wording("rejected", "A field is empty.", "Give the named field a value."),
+    "out_of_range": Wording(
+        "rejected", "A number is out of its range.", "Keep the named field within the range in docs/wire.md."
+    ),
     "nul_character": Wording("rejected", "The text holds a NUL character.", "Remove it."),
     "bidi_control": Wording(
         "rejected",
@@ -83,7 +88,9 @@ TABLE: dict[str, Wording] = {
     ),
     "id_ambiguous": Wording("rejected", "More than one id ends so.", "Give more characters of the id."),
     "notice_unknown": Wording("rejected", "There is no such open notice for this agent.", "Call `sync` for the open ones."),
-    "agent_unknown": Wording("rejected", "There is no such agent in this tenant.", "List agents with `cordon agent list`."),
+    "agent_unknown": Wording(
+        "rejected", "There is no such agent in this tenant.", "List agents with `cordon agent list TENANT`."
+    ),
     "case_unknown": Wording("rejected", "There is no such case.", "List cases with `cordon case list`."),
     "recall_unknown": Wording("rejected", "There is no such recall.", "Check the id; reads are kept for 90 days."),
     "message_missing": Wording("rejected", "A reason is required.", "Say why with -m."),
@@ -103,6 +110,11 @@ TABLE: dict[str, Wording] = {
     ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
+    "case_elsewhere": Wording(
+        "denied",
+        "A root of this case is in a project or above a clearance that this credential doesn't have.",
+        "Ask the operator who opened it (`by` in `cordon case show`).",
+    ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state

@@ -44,7 +44,7 @@ EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restar
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 HOUSEKEEPING_S: Final = 1.0
-SHARE_EVERY_S: Final = 30.0
+SHARE_EVERY_S: Final = 5.0
 
 
 class Owned(CordonError):
@@ -150,9 +150,10 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
             await asyncio.wait_for(nc.close(), 2)
 
 
-async def serve(paths: Paths, url: str) -> None:
+async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
     """Serve the shard until SIGTERM. Raises what stopped it."""
     async with owned(paths.owner_lock), opened(paths, url) as (shard, nc):
+        shard.rates = rates
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             shard.loop.add_signal_handler(sig, stop.set)
@@ -230,7 +231,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
         for t in shard.tenants.values():
-            await shard.holds.release_overdue(t)
+            await shard.holds.tend(t)
 
 
 def warm_up(shard: Shard) -> None:
@@ -291,7 +292,7 @@ def refusal(e: BaseException) -> dict[str, str]:
     return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
 
 
-def run(home: Path, shard: int, mode: str, accept_by: str | None) -> int:
+def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True) -> int:
     """The process: serve, rebuild or verify. Returns the exit code."""
     paths = Paths(home, shard)
     paths.error.unlink(missing_ok=True)
@@ -304,7 +305,7 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None) -> int:
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             if mode == "serve":
-                runner.run(serve(paths, url))
+                runner.run(serve(paths, url, rates=rates))
                 return 0
             result = runner.run(rebuild(paths, url, accept_by) if mode == "rebuild" else verify_offline(paths, url))
         print(json.dumps(result))

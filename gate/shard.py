@@ -62,6 +62,7 @@ class Shard:
         stream_identity: str,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        self.rates = True  # whether requests a second are limited (gate/quotas.py)
         self.paths, self.loop, self.now_ms = paths, loop, now_ms
         self.operator_jwt = operator_jwt
         self.stream_identity = stream_identity

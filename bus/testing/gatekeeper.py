@@ -138,7 +138,7 @@ class Gatekeeper:
         while True:
             message = await inbound.get()
             for tenant in list(shard.tenants.values()):
-                await shard.holds.release_overdue(tenant)
+                await shard.holds.tend(tenant)
             await handlers[message.subject.partition(".")[0]](message)
 
     async def _fail(self) -> None:

@@ -17,6 +17,7 @@ from gate.config import SUSPECT_HOLD_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
+from gate.ledger.errors import LedgerFull
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.state.cases import CaseState
@@ -26,7 +27,7 @@ from gate.writing.sequencer import Stored, noted
 
 from .notices import Notices
 from .plans import CLOSURE_KINDS, Nodes, Plans
-from .selection import may_see, resolve, seen_of, select
+from .selection import may_see, may_see_all, names_of, resolve, seen_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -39,6 +40,7 @@ class Holds:
         self.shard = shard
         self.plans = Plans(shard)
         self.notices = Notices(shard)
+        self._waiting: list[tuple[Principal, CaseState, bytes, str]] = []
 
     # --- hold -------------------------------------------------------------------------------------
     async def hold(self, p: Principal, req: Hold) -> Case:
@@ -61,16 +63,14 @@ class Holds:
             extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
         case = self._set(p, roots, closure.nodes, req.message)
-        await self._seal(p, case, plan_id, req.message)
+        await self._seal_or_wait(p, case, plan_id, req.message)
         held_ms = (time.perf_counter() - start) * 1e3
         if extra:
             await self._hold_suspects(p, case, extra, req.message)
-        self.notices.tell(t, case, "recall")
-        self.notices.feed(t, case, "held")
         return self.shown(
             p,
             case,
-            added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
+            added=[t.memory_id(s) for s in [s for s in added if may_see(p, s)][:PAGE_ITEMS_MAX]],
             closure_ms=ms,
             hold_ms=held_ms,
             request_id=req.request_id,
@@ -78,14 +78,11 @@ class Holds:
 
     async def _hold_suspects(self, p: Principal, case: CaseState, extra: list[int], message: str) -> None:
         """Suspects are a case of their own with a time limit, so that releasing them leaves the main case alone."""
-        t = p.tenant
         members = p.tenant.down.closure(extra, CLOSURE_KINDS).nodes
         suspects = self._set(
             p, extra, members, f"suspects of {case.text}: {message}", until_ms=self.shard.now_ms() + SUSPECT_HOLD_MS
         )
-        await self._seal(p, suspects, b"", suspects.why)
-        self.notices.tell(t, suspects, "recall")
-        self.notices.feed(t, suspects, "held")
+        await self._seal_or_wait(p, suspects, b"", suspects.why)
 
     def _set(self, p: Principal, roots: list[int], members: Nodes, why: str, until_ms: int = 0) -> CaseState:
         """In memory first: from here on no read or write gets past it."""
@@ -97,6 +94,13 @@ class Holds:
         t.raise_holds(members)
         t.expose(case)
         return case
+
+    async def _seal_or_wait(self, p: Principal, case: CaseState, plan_id: bytes, why: str) -> None:
+        """Write the case. Where the ledger has no room the hold is in force all the same, `pending`, and written when it has."""
+        try:
+            await self._seal(p, case, plan_id, why)
+        except LedgerFull:
+            self._waiting.append((p, case, plan_id, why))
 
     async def _seal(self, p: Principal, case: CaseState, plan_id: bytes, why: str) -> None:
         t, now_ms = p.tenant, case.opened_ms
@@ -128,6 +132,8 @@ class Holds:
         if told:
             stored.append(Stored(E.NoticeSent(ms=now_ms, case=case.id, kind="recall", agents=[a.id for a in told])))
         await self.shard.sequencer.commit(t, stored)
+        self.notices.tell(t, case, "recall")
+        self.notices.feed(t, case, "held")
 
     # --- release and review -----------------------------------------------------------------------
     async def release(self, p: Principal, case_id: str, message: str, request_id: str) -> Case:
@@ -139,6 +145,8 @@ class Holds:
             raise Refused("case_closed", field="case")
         if case.state == "pending":
             raise Refused("case_pending", field="case")
+        if case.agent != p.agent.number and not may_see_all(p, case.roots):
+            raise Refused("case_elsewhere", field="case")
         now_ms = self.shard.now_ms()
         stored = [
             noted(
@@ -158,8 +166,14 @@ class Holds:
         self.notices.feed(t, case, "released")
         return self.shown(p, case, request_id=request_id)
 
-    async def release_overdue(self, t: Tenant) -> None:
-        """Suspects' holds end by themselves when their time is over."""
+    async def tend(self, t: Tenant) -> None:
+        """What time brings: cases that the ledger had no room for are written; suspects' holds end when their time is over."""
+        for waiting in [w for w in self._waiting if w[0].tenant is t]:
+            try:
+                await self.shard.operators.barrier(t, lambda waiting=waiting: self._seal(*waiting))
+            except Refused:
+                break  # still no room
+            self._waiting.remove(waiting)
         now_ms = self.shard.now_ms()
         for case in [k for k in t.cases.values() if k.until_ms and k.state == "open" and k.until_ms <= now_ms]:
             await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
@@ -234,22 +248,26 @@ class Holds:
         everyone = case.all_members()
         seen = seen_of(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
+        told = [t.agents.all[n] for n in sorted(case.told)]
+        roots = [r for r in case.roots if may_see(p, r)]
+        text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
             agent=p.key,
             request_id=request_id,
             case=case.text,
             state=case.state,
             by=t.agents.all[case.agent].name,
-            person=case.person,
-            why=case.why,
-            roots=[t.memory_id(r) for r in case.roots if may_see(p, r)],
+            person=case.person if text else "",
+            why=case.why if text else "",
+            roots=[t.memory_id(r) for r in roots],
             count=len(everyone),
             joined=len(case.joined),
             added=added or [],
             members=[self.plans.member(t, s, 0) for s in page],
             elsewhere=len(everyone) - len(seen),
-            told=[t.agents.all[n].name for n in sorted(case.told)],
-            acked=[t.agents.all[n].name for n in sorted(case.acked)],
+            told=names_of(p, told),
+            acked=names_of(p, (t.agents.all[n] for n in sorted(case.acked))),
+            told_elsewhere=len(told) - len(names_of(p, told)),
             opened_at=rfc3339(case.opened_ms),
             released_at=rfc3339(case.released_ms) if case.released_ms else None,
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",

@@ -23,7 +23,7 @@ from gate.refusals import Refused
 from gate.state.tenant import Tenant
 
 from .closure import Closure
-from .selection import may_see, select
+from .selection import may_see, may_see_all, names_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -107,11 +107,12 @@ class Plans:
         exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
         hidden = len(nodes) - len(seen)
         visible = [nodes[i] for i in seen]
+        told = t.served_agents(nodes)
         return Plan(
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in record.roots],
+            roots=[t.memory_id(r) for r in record.roots if may_see(p, r)],
             members=[self.member(t, nodes[i], depth[i], members) for i in page],
             count=len(nodes),
             elsewhere=hidden,
@@ -123,7 +124,8 @@ class Plans:
             mixed=sum(1 for s in visible if self._mixed(t, s, members)),
             already_held=int(np.count_nonzero(c.held[closure.nodes])),
             contexts_exposed=exposed,
-            agents_to_tell=[a.name for a in t.served_agents(nodes)],
+            agents_to_tell=names_of(p, told),
+            told_elsewhere=len(told) - len(names_of(p, told)),
             reads_lost=sum(t.served_to[s].bit_count() for s in nodes),
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,
@@ -154,9 +156,12 @@ class Plans:
         blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
         if blob is None or raw is None:
             raise Refused("plan_unknown", field="plan")
+        record = _decode_plan(blob)
+        if not may_see_all(p, record.roots):  # a plan may be handed on, to who could have made it
+            raise Refused("plan_unknown", field="plan")
         if use:
             await self.shard.index.call(catalog.use_plan, raw, now_ms)
-        return _decode_plan(blob)
+        return record
 
     def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or

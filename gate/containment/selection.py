@@ -28,7 +28,7 @@ async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[in
     for term in selector:
         kind, _, value = term.partition(":")
         if kind == "agent" and value:
-            agent = find_agent(t, value)
+            agent = known_agent(p, value)
             found |= set(np.flatnonzero((c.actor[:n] == agent.number) & (c.kind[:n] >= 0)).tolist())
         elif kind == "run" and value:
             run = int.from_bytes(t.label_hash(value), "big", signed=True)
@@ -47,6 +47,11 @@ def may_see(p: Principal, seq: int) -> bool:
     """Operators see full records in their projects and up to their clearance, only counts elsewhere."""
     t, at = p.tenant, p.tenant.columns.at
     return t.project_names[at.project[seq]] in p.rights.projects and at.cls[seq] <= p.rights.clearance
+
+
+def may_see_all(p: Principal, seqs: Iterable[int]) -> bool:
+    """Whether it may see each of them: what it needs to act on a plan or a case of somebody else."""
+    return all(may_see(p, s) for s in seqs)
 
 
 def seen_of(p: Principal, seqs: npt.NDArray[np.int32]) -> list[int]:
@@ -69,6 +74,19 @@ def resolve(p: Principal, id_: str) -> int:
     if not s or not may_see(p, s):
         raise Refused("memory_unknown", field="id")
     return s
+
+
+def names_of(p: Principal, agents: Iterable[Agent]) -> list[str]:
+    """Names of the agents that share a project with this operator."""
+    return [a.name for a in agents if not p.rights.projects.isdisjoint(a.projects)]
+
+
+def known_agent(p: Principal, name: str) -> Agent:
+    """An agent that shares a project with this principal, or itself; for a supervisor any. Others are unknown to it."""
+    agent = find_agent(p.tenant, name)
+    if not set(agent.projects) & p.rights.projects and agent is not p.agent and p.role != "supervisor":
+        raise Refused("agent_unknown", field="agent")
+    return agent
 
 
 def find_agent(t: Tenant, name: str) -> Agent:

@@ -195,6 +195,22 @@ class AgentIssued(Event, frozen=True, kw_only=True, omit_defaults=True, tag="age
     by: str = ""
 
 
+class AgentRevoked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_revoked"):
+    """These keys speak for the agent no more; `whole`: nor will any other. What it wrote stays attributed to it."""
+
+    agent: bytes
+    keys: list[str]
+    whole: bool = False
+    by: str = ""
+
+
+class TenantChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="tenant_changed"):
+    """`state`: active or suspended, from here on."""
+
+    state: str
+    by: str = ""
+
+
 class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="policy_changed"):
     number: int
     registry: bytes = b""  # sha256 of the registry JWT
@@ -220,6 +236,8 @@ AnyEvent = (
     | TenantAdded
     | ProjectChanged
     | AgentIssued
+    | AgentRevoked
+    | TenantChanged
     | PolicyChanged
     | LedgerAccepted
 )

@@ -51,6 +51,7 @@ class Scalars:
     review: memoryview
     nosrc: memoryview
     evroot: memoryview
+    tail: memoryview
 
     def __init__(self, columns: Columns) -> None:
         for name in Scalars.__annotations__:
@@ -91,6 +92,7 @@ class Columns:
     review: npt.NDArray[np.int8]
     nosrc: npt.NDArray[np.bool_]
     evroot: npt.NDArray[np.int64]
+    tail: npt.NDArray[np.int64]  # last 5 bytes of the id
 
     _TYPES: Final = {
         "kind": np.int8,
@@ -122,6 +124,7 @@ class Columns:
         "review": np.int8,
         "nosrc": np.bool_,
         "evroot": np.int64,
+        "tail": np.int64,
     }
 
     def __init__(self) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from bus.frames import Actor
 from gate import ids
-from gate.ledger.events import AgentIssued
+from gate.ledger.events import AgentIssued, AgentRevoked
+from gate.quotas import AGENT_READS, AGENT_WRITES, Bucket
 
 
 @dataclass(slots=True)
@@ -20,8 +21,12 @@ class Agent:
     person: str = ""
     root: int = 0  # agent number of the root of its delegation chain: whose context it shares
     chain: tuple[bytes, ...] = ()
+    revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
+    whole: bool = False  # revoked itself: no key speaks for it
     held: int = 0  # how many of its memories are held now
     in_flight: int = 0
+    writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
+    reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
@@ -67,3 +72,9 @@ class Agents:
             agent.projects = tuple(e.projects)
         self.by_key[e.key] = agent
         return agent
+
+    def revoke(self, e: AgentRevoked) -> None:
+        """Apply agent_revoked."""
+        agent = self.by_id[e.agent]
+        agent.revoked.update(e.keys)
+        agent.whole = agent.whole or e.whole

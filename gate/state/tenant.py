@@ -18,6 +18,7 @@ from gate.config import DAY_MS, ProjectSettings, decode_settings
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
+from gate.quotas import TENANT_READS, TENANT_WRITES, Bucket
 
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
@@ -70,10 +71,12 @@ class Tenant:
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
+        self.suspended = False
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
         self.in_flight = 0
+        self.writes, self.reads = Bucket(TENANT_WRITES), Bucket(TENANT_READS)
 
     # --- names and hashes -------------------------------------------------------------------------
     def user_hash(self, user: str) -> str:
@@ -101,8 +104,9 @@ class Tenant:
         probe = ids.raw("mem_" + "0" * 18 + bare[-8:])
         if probe is None:
             return []
-        last = probe[-5:]
-        return [s for s, raw in enumerate(self.ids) if raw.endswith(last) and len(raw) == 16 and ids.text("", raw).endswith(bare)]
+        c = self.columns
+        rows = np.flatnonzero((c.tail[: c.n] == _tail(probe)) & (c.kind[: c.n] >= 0)).tolist()
+        return [s for s in rows if ids.text("", self.ids[s]).endswith(bare)]
 
     def context_of(self, agent: Agent) -> Context:
         """The context of the root of an agent's delegation chain; its id is the root's with another prefix."""
@@ -175,6 +179,10 @@ class Tenant:
                 self._project(event)
             case E.AgentIssued():
                 self.agents.issue(event)
+            case E.AgentRevoked():
+                self.agents.revoke(event)
+            case E.TenantChanged():
+                self.suspended = event.state == "suspended"
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
@@ -224,6 +232,7 @@ class Tenant:
         if e.class_ == 2 or e.scope or e.readers or e.opt_out:
             project.special = True
         self.ids[s] = e.id
+        c.tail[s] = _tail(e.id)
         self.by_id[e.id] = s
         self.memories += 1
         for edge in e.edges:
@@ -363,6 +372,11 @@ class Tenant:
             out.append(self.agents.all[low.bit_length() - 1])
             mask ^= low
         return out
+
+
+def _tail(raw: bytes) -> int:
+    """The last 5 bytes of an id, which its last 8 characters spell."""
+    return int.from_bytes(raw[-5:], "big")
 
 
 def _int(hash_: bytes) -> int:

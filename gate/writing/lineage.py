@@ -41,14 +41,17 @@ COPIED_EDGES_MAX: Final = 32
 LIKENESS_WEIGHT: Final = 0.5  # what likeness adds at most; it is the greater of two, each 0 at FROM and 1 from FROM + SPAN on:
 COSINE_FROM, COSINE_SPAN = 0.70, 0.25  # of the vectors
 OVERLAP_FROM, OVERLAP_SPAN = 0.10, 0.45  # of the words, by idf: sqrt(share of mine * share of theirs)
-OVERLAP_POSTINGS: Final = 1_500  # mentions looked at, rarest terms first
-OVERLAP_NEAREST: Final = 32  # served texts whose overlap is worked out: those that share most
+OWN_OVERLAP: Final = 0.40  # from here a writer's own words are evidence too, of special items
+OVERLAP_POSTINGS: Final = 256  # mentions looked at, rarest terms first
+OVERLAP_NEAREST: Final = 8  # served texts whose overlap is worked out: those that share most
 FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
+EXPLAINING: Final = 8  # copies that may explain others: those of which most is in the text
 HALF_LIFE_MS: Final = 30 * 60_000
 OWN_TERMS_MAX: Final = 65_536  # and runs
 NEAREST: Final = 64  # served candidates looked at, by cosine
 _IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
 _SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
+_NO_RUNS: Final[set[int]] = set()
 _COMPACT_AT: Final = CONTEXT_WINDOW_IDS * 3 // 2
 
 Vector = npt.NDArray[np.float32]
@@ -173,19 +176,13 @@ class ContextText:
         if cosines is None:
             [cosines] = self.nearest(mine.vector[None, :])
         shared, rare = self._shared(mine, known)
-        copied = self._copied(mine, cosines, rare, known)
+        runs = self._same_runs(mine)
+        copied = self._copied(mine, cosines, rare, runs, known)
         # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
         strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
-        explained = self._explained(mine, strong, copied, known) if len(strong) > 1 else set()
-        overlaps = self._overlaps(mine, shared, known)
-
-        def confidence(seq: int) -> float:
-            cosine = cosines.get(seq)
-            if cosine is None:
-                cosine = float(self.texts[seq].vector @ mine.vector) if seq in self.special else 0.0
-            return _served(served[seq], _likeness(cosine, overlaps.get(seq, 0.0)), now_ms, run, task)
-
-        sure = {s: confidence(s) for s in {*cosines, *overlaps, *self.special} if s in served and s not in copied}
+        explained = self._explained(mine, strong, runs, shared, known) if len(strong) > 1 else set()
+        alike = self._alike(mine, cosines, shared, known, _nearness(0, bool(run), bool(task)))
+        sure = {s: _served(served[s], like, now_ms, run, task) for s, like in alike.items() if s in served and s not in copied}
         near = tuple(s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE)
         over = sorted((s for s, c in sure.items() if c >= SERVED_CONFIDENCE), key=lambda s: (-sure[s], s))[:SERVED_EDGES_MAX]
         return Evidence(
@@ -214,7 +211,19 @@ class ContextText:
                     rare[seq] = rare.get(seq, 0) + 1
         return weights, rare
 
-    def _copied(self, mine: Text, cosines: Mapping[int, float], rare: Mapping[int, int], known: _Frequencies) -> dict[int, float]:
+    def _same_runs(self, mine: Text) -> dict[int, set[int]]:
+        """By served text: the runs of words that it shares with `mine` and that the writer didn't bring."""
+        same: dict[int, set[int]] = {}
+        for h in _runs(mine.words):
+            found = self._runs.get(h)
+            if found is not None and h not in self._own_runs:
+                for seq in (found, *self._runs_again.get(h, ())):
+                    same.setdefault(seq, set()).add(h)
+        return same
+
+    def _copied(
+        self, mine: Text, cosines: Mapping[int, float], rare: Mapping[int, int], runs: Iterable[int], known: _Frequencies
+    ) -> dict[int, float]:
         copied: dict[int, float] = {}
         for seq, count in rare.items():
             cosine = cosines.get(seq, 0.0)
@@ -227,43 +236,69 @@ class ContextText:
         for seq, cosine in cosines.items():
             if cosine >= COPIED_COSINE and self._repeats(mine, seq):
                 copied[seq] = max(copied.get(seq, 0.0), min(1.0, cosine))
-        for h in _runs(mine.words):
-            found = self._runs.get(h)
-            if found is not None and h not in self._own_runs:
-                for seq in (found, *self._runs_again.get(h, ())):
-                    copied[seq] = 1.0
-        return copied
+        return copied | dict.fromkeys(runs, 1.0)
 
-    def _explained(self, mine: Text, strong: list[int], copied: Mapping[int, float], known: _Frequencies) -> set[int]:
+    def _explained(
+        self, mine: Text, strong: list[int], runs: Mapping[int, set[int]], shared: Mapping[int, float], known: _Frequencies
+    ) -> set[int]:
         """Of several copies those that another served memory accounts for, of which a greater part is in `mine`.
 
         What is left of them, the other's words and runs taken out, would make no copy: no run, fewer rare words than that takes,
         and no identifier. So a plan made from a record is no copy of a digest that quotes the record among others: that is a
         suspect, joined like a parent.
         """
-        words = {s: {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)} for s in strong}
-        cover = {s: known.total(self.texts[s].terms & mine.terms) / max(self._weight(s, known), 1e-9) for s in strong}
-        said = set(_runs(mine.words)) - self._own_runs
-        runs = {s: said.intersection(_runs(self.texts[s].words)) if said else frozenset() for s in strong}
+        telling = {t for t in mine.terms if t in self._having and t not in self._own and known.rare(t)}
+        words = {s: telling & self.texts[s].terms for s in strong}
+        cover = {s: shared.get(s, 0.0) / max(self._weight(s, known), 1e-9) for s in strong}
 
         def accounts(a: int, b: int) -> bool:
             left = words[b] - words[a]
             return (
-                cover[b] < cover[a] and runs[b] <= runs[a] and len(left) < RARE_TOKENS_MIN and not any(map(_rare_by_form, left))
+                cover[b] < cover[a]
+                and runs.get(b, _NO_RUNS) <= runs.get(a, _NO_RUNS)
+                and len(left) < RARE_TOKENS_MIN
+                and not any(map(_rare_by_form, left))
             )
 
-        return {b for b in strong if any(accounts(a, b) for a in strong)}
+        best = nlargest(EXPLAINING, strong, key=cover.__getitem__)
+        return {b for b in strong if any(accounts(a, b) for a in best)}
 
-    def _overlaps(self, mine: Text, shared: Mapping[int, float], known: _Frequencies) -> dict[int, float]:
-        """sqrt(share of mine * share of theirs), by idf, of the served texts that share most and of all special ones."""
-        if not shared:
-            return {}
-        most = nlargest(OVERLAP_NEAREST, shared, key=shared.__getitem__)
-        whole = max(known.total(mine.terms), 1e-9)
-        return {
-            s: shared[s] / math.sqrt(whole * max(self._weight(s, known), shared[s]))
-            for s in {*most, *(s for s in self.special if s in shared)}
-        }
+    def _alike(
+        self, mine: Text, cosines: Mapping[int, float], shared: Mapping[int, float], known: _Frequencies, nearest: float
+    ) -> dict[int, float]:
+        """Likeness (0..1) of all special texts, and of those that are alike enough for an edge where nearness is greatest."""
+        least = (SERVED_CONFIDENCE - nearest) / LIKENESS_WEIGHT
+        whole = known.total(mine.terms)
+        beyond = min(cosines.values(), default=0.0) if len(cosines) >= NEAREST else 0.0  # no other is nearer
+
+        def overlapping(seq: int, weight: float) -> float:
+            return weight / math.sqrt(whole * max(self._weight(seq, known), weight)) if weight else 0.0
+
+        def likeness(seq: int) -> float:
+            """The greater of both, so neither other words nor a weak encoder hide a source alone."""
+            cosine = cosines.get(seq, 0.0)
+            overlap = overlapping(seq, shared.get(seq, 0.0))
+            if seq in self.special:
+                if not cosine and beyond > COSINE_FROM:
+                    cosine = float(self.texts[seq].vector @ mine.vector)
+                again = overlapping(seq, known.total(self.texts[seq].terms & mine.terms))
+                if again >= OWN_OVERLAP:  # who wrote it itself may say it no further down either
+                    overlap = again
+            return min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN))
+
+        alike = {s: likeness(s) for s in self.special}
+        for seq, cosine in cosines.items():  # best first
+            if cosine < COSINE_FROM + least * COSINE_SPAN:
+                break
+            alike.setdefault(seq, likeness(seq))
+        if shared:
+            need = (OVERLAP_FROM + least * OVERLAP_SPAN) ** 2 * whole
+            for seq in nlargest(OVERLAP_NEAREST, shared, key=shared.__getitem__):
+                if shared[seq] < need:
+                    break
+                if seq not in alike and (like := likeness(seq)) >= least:
+                    alike[seq] = like
+        return alike
 
     def _weight(self, seq: int, known: _Frequencies) -> float:
         weight = self._weights.get(seq)
@@ -296,11 +331,11 @@ class _Frequencies:
         return known
 
     def weight(self, term: str) -> float:
-        """BM25's idf, never 0: also where every memory has the term it is compared by it."""
+        """BM25's idf as if the text were in the project already: a new word weighs no more than one of a single memory."""
         weight = self._weights.get(term)
         if weight is None:
-            df = max(0, self._df(term) - self._echoed.get(term, 0))
-            weight = self._weights[term] = math.log1p((max(self._n, df) - df + 0.5) / (df + 0.5))
+            df = max(1, self._df(term) - self._echoed.get(term, 0))
+            weight = self._weights[term] = math.log1p((max(self._n + 1, df) - df + 0.5) / (df + 0.5))
         return weight
 
     def total(self, terms: Iterable[str]) -> float:
@@ -311,12 +346,6 @@ def _served(mark: Mark, likeness: float, now_ms: int, run: bytes, task: bytes) -
     """Confidence that something served was used: nearness in time alone (at most .35) never joins."""
     near = _nearness(now_ms - mark.ms, bool(run) and mark.run == run, bool(task) and mark.task == task)
     return near + LIKENESS_WEIGHT * likeness
-
-
-def _likeness(cosine: float, overlap: float) -> float:
-    """0..1: the greater of both, so neither other words nor other topics hide a source alone."""
-    by_vector, by_words = (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN
-    return min(1.0, max(0.0, by_vector, by_words))
 
 
 def _nearness(age_ms: int, same_run: bool, same_task: bool) -> float:

@@ -128,6 +128,8 @@ async def standing(tenants: int = 1, agents: int = 8, *, load: bool = True) -> A
     """Tenants t0…, each with agents a0… and an operator `ops` in projects p1 and p2. Stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="cordon-bench-"))
     home = Home(folder / "home")
+    home.create()
+    write_private(home.config, home.config.read_text() + "rates = false\n")  # what is measured is what it can, not what it may
     async with AsyncExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(supervisor.stop, home)

@@ -544,7 +544,7 @@ def test_a_plan_is_good_for_an_hour_and_a_suspect_s_hold_for_a_day() -> None:
                 (tenant,) = shard.tenants.values()
                 for minutes, left in ((59 + 24 * 60 - 1, set()), (59 + 24 * 60, {near.id})):
                     shard.now_ms = lambda at=minutes: start + at * MINUTE_MS  # type: ignore[misc]
-                    await shard.holds.release_overdue(tenant)
+                    await shard.holds.tend(tenant)
                     assert await readable(writer, {root.id, near.id}) == left
                 states = {c.case: c.state for c in await desk.cases()}
                 assert states.pop(case.case) == "open"  # the case itself has no end of its own

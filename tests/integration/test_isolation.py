@@ -1,5 +1,5 @@
 """Nothing of a tenant reaches another, nothing of a project an agent without its tag, nothing of a memory who may not read it:
-no id, count, score, position or wording. And nobody is somebody else, whatever a frame, header, tag or reply subject says.
+no id, count, score, position or wording. What an attacker tries against that is in `attacks/`.
 """
 
 from __future__ import annotations
@@ -7,26 +7,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import nats
 import pytest
-from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 import bus
 from broker_config.control import Control
-from bus.errors import MalformedFrame, Unavailable, WriteRejected
-from bus.frames import AdmAgent, Draft, Recall, Refusal, decode_push, decode_reply
-from bus.identity import Keypair, creds_text, encode_jwt, keypair
-from bus.subjects import notice
+from bus.errors import Unavailable, WriteRejected
+from bus.frames import Draft, Recall, decode_reply
 
 from .rooms import ALL, desk, room
 from .scenes import add_project
-from .stored import core_client, streams
 from .world import World, running, until
 
 _fresh = itertools.count()
@@ -373,272 +367,6 @@ def test_a_superseder_stays_in_its_project_and_is_named_only_to_who_may_read_it(
                 assert again.state == "active"
 
     asyncio.run(scenario())
-
-
-# --- nobody is somebody else --------------------------------------------------------------------------
-@asynccontextmanager
-async def minted(
-    world: World, *tags: str, role: str = "agent", register: str = "", lists: str = "agent"
-) -> AsyncIterator[tuple[Client, str]]:
-    """A connection with a credential that the home would never issue: any tags, signed by the tenant's real key of `role`.
-
-    `register`: the name under which its key is put into the ledger (with role `lists`); empty = not at all.
-    """
-    user = keypair("user")
-    async with Control(world.home) as control:
-        tenant = control.trust.tenant("acme")
-        if register:
-            await control._ask(
-                AdmAgent(action="add", account=tenant.account, name=register, key=user.public, role=lists, projects=["p1"])
-            )
-    signer = Keypair((world.home.tenant_trust("acme") / f"role-{role}.nk").read_text().strip())
-    claims = {"type": "user", "version": 2, "issuer_account": tenant.account, "tags": list(tags)}
-    jwt = encode_jwt({"sub": user.public, "name": "minted", "nats": claims}, signer, 1_700_000_000)
-
-    async def ignore(_: Exception) -> None:
-        """Violations are what is tested."""
-
-    nc = await nats.connect(
-        world.home.url, user_credentials=RawCredentials(creds_text(jwt, user)), inbox_prefix=f"_INBOX.{user.public}".encode(),
-        error_cb=ignore,
-    )  # fmt: skip
-    try:
-        yield nc, user.public
-    finally:
-        await nc.close()
-
-
-async def ask(nc: Client, subject: str, frame: dict[str, Any], headers: dict[str, str] | None = None) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((await nc.request(subject, json.dumps(frame).encode(), timeout=5, headers=headers)).data)
-    return answer
-
-
-DRAFT = {"type": "draft", "content": "Whoever I am"}
-TAGS = [
-    (("project:p1", "role:operator", "ceiling:system"), "tag_invalid"),
-    (("project:p1", "ceiling:system"), "tag_invalid"),
-    (("project:p1", "ceiling:external", "ceiling:agent_inferred"), "tag_invalid"),
-    (("project:p1", "project:p1"), "tag_invalid"),
-    (("project:*",), "tag_invalid"),
-    (("project:p1", "see:*"), "tag_invalid"),
-    (("project:p1", "verb:hold"), "tag_invalid"),
-    (("project:p1", "admin:yes"), "tag_invalid"),
-    (("project:p1", "person:Ann B"), "tag_invalid"),
-    (("project:p1", "verb:query"), "verb_denied"),
-]
-
-
-@pytest.mark.parametrize(("tags", "reason"), TAGS, ids=[" ".join(t[0]) for t in TAGS])
-def test_a_credential_with_tags_beyond_its_key_is_refused(shared_world: World, tags: tuple[str, ...], reason: str) -> None:
-    async def scenario() -> None:
-        async with minted(shared_world, *tags, register=f"minted-{next(_fresh)}") as (nc, key):
-            answer = await ask(nc, f"mem.acme.p1.write.{key}", DRAFT)
-            assert (answer["type"], answer["reason"], answer["error"]) == ("refusal", reason, "denied")
-            assert answer["advice"]
-        async with minted(shared_world, "project:p1", register=f"minted-{next(_fresh)}") as (nc, key):
-            assert (await ask(nc, f"mem.acme.p1.write.{key}", DRAFT))["type"] == "receipt"
-
-    asyncio.run(scenario())
-
-
-def test_a_key_that_was_never_registered_or_has_another_role_is_refused(shared_world: World) -> None:
-    async def scenario() -> None:
-        async with minted(shared_world, "project:p1") as (nc, key):
-            assert (await ask(nc, f"mem.acme.p1.write.{key}", DRAFT))["reason"] == "agent_unregistered"
-        async with minted(shared_world, "project:p1", register="posing", lists="operator") as (nc, key):
-            assert (await ask(nc, f"mem.acme.p1.write.{key}", DRAFT))["reason"] == "identity_mismatch"
-        async with minted(shared_world, "project:p1", role="user_session", register="nobodys", lists="user_session") as (nc, key):
-            assert (await ask(nc, f"mem.acme.p1.write.{key}", DRAFT))["reason"] == "tag_invalid"  # whose session?
-
-    asyncio.run(scenario())
-
-
-def test_a_project_that_is_not_there_is_refused_with_the_nearest_of_the_credentials_own(shared_world: World) -> None:
-    async def scenario() -> None:
-        async with minted(shared_world, "project:p1", "project:p11", register="lost") as (nc, key):
-            answer = await ask(nc, f"mem.acme.p11.write.{key}", DRAFT)
-            assert (answer["reason"], answer["detail"]) == ("project_unknown", {"nearest": "p1"})
-            assert (await ask(nc, f"mem.acme.p1.write.{key}", DRAFT))["type"] == "receipt"
-
-    asyncio.run(scenario())
-
-
-def test_credentials_of_another_home_are_turned_away_by_the_broker(shared_world: World) -> None:
-    operator, account, user = keypair("operator"), keypair("account"), keypair("user")
-    claims = {"type": "user", "version": 2, "issuer_account": account.public, "tags": ["tenant:acme", "project:p1"]}
-    text = creds_text(encode_jwt({"sub": user.public, "name": "x", "nats": claims}, account, 1_700_000_000), user)
-    del operator
-
-    async def scenario() -> None:
-        with pytest.raises(bus.Denied) as e:
-            async with bus.connect(shared_world.home.url, text, project="p1"):
-                pass
-        assert e.value.reason == "credential_refused"
-
-    asyncio.run(scenario())
-
-
-FORGERIES = {
-    "exact": b"Nats-Request-Info: %s\r\n",
-    "doubled": b"Nats-Request-Info: %s\r\nNats-Request-Info: %s\r\n",
-    "lower case": b"nats-request-info: %s\r\n",
-    "upper case": b"NATS-REQUEST-INFO: %s\r\n",
-    "space behind": b"Nats-Request-Info : %s\r\n",
-    "space before": b" Nats-Request-Info: %s\r\n",
-    "tab behind": b"Nats-Request-Info\t: %s\r\n",
-    "folded": b"X: y\r\n Nats-Request-Info: %s\r\n",
-    "after a line feed": b"X: a\nNats-Request-Info: %s\r\n",
-    "after a carriage return": b"X: a\rNats-Request-Info: %s\r\n",
-    "after a vertical tab": b"X: a\x0bNats-Request-Info: %s\r\n",
-    "after a next line": b"X: a\xc2\x85Nats-Request-Info: %s\r\n",
-    "after a line separator": b"X: a\xe2\x80\xa8Nats-Request-Info: %s\r\n",
-    "after a byte order mark": b"\xef\xbb\xbfNats-Request-Info: %s\r\n",
-    "after an early end": b"\r\nNats-Request-Info: %s\r\n",
-    "bytes that are no text": b"X: \xff\xfe\r\n",
-    "no colon": b"Nats-Request-Info\r\n",
-    "no name": b": %s\r\n",
-    "another status": b"Status: 503\r\nDescription: gone\r\n",
-    "many": b"".join(b"X%d: y\r\n" % i for i in range(2_000)),
-    "other stamps": b"Cordon-Actor: root\r\nNats-Msg-Id: 1\r\nactor: \xe5\xb0\x8f\xe6\x98\x8e\r\n",
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_no_header_makes_an_agent_another_or_more(shared_world: World, forgery: str) -> None:
-    async def scenario() -> None:
-        world = shared_world
-        for name in ("forger", "victim"):
-            if name not in world.agents:
-                await world.add(name)
-        key, victim = world.agents["forger"].key, world.agents["victim"].key
-        async with Control(world.home) as control:
-            account = control.trust.tenant("acme").account
-            issuer = Keypair((world.home.tenant_trust("acme") / "role-operator.nk").read_text().strip()).public
-        for user, tags in ((victim, ["project:p1"]), (key, ["project:p1", "see:restricted", "ceiling:human_reviewed"])):
-            forged = json.dumps(
-                {"acc": account, "user": user, "kind": "Client", "issuer_key": issuer, "name_tag": "victim", "tags": tags}
-            )
-            draft = DRAFT | {"agent": victim, "actor": {"id": "root", "name": "victim"}, "trust": 1.0, "origin": "system"}
-            receipt = await _raw_request(world, "forger", FORGERIES[forgery].replace(b"%s", forged.encode()), draft)
-            assert receipt["type"] == "receipt", receipt
-            assert (receipt["actor"]["name"], receipt["actor"]["key"], receipt["agent"]) == ("forger", key, key)
-            assert (receipt["origin"], receipt["trust"], receipt["classification"]) == ("agent_inferred", 0.4, "internal")
-            assert "origin_capped" in receipt["reasons"]
-
-    asyncio.run(scenario())
-
-
-async def _raw_request(world: World, name: str, headers: bytes, frame: dict[str, Any]) -> dict[str, Any]:
-    """One write with these very header bytes: a client would tidy them."""
-    key, payload = world.agents[name].key, json.dumps(frame).encode()
-    head = b"NATS/1.0\r\n" + headers + b"\r\n"
-    async with world.raw(name) as nc:
-        inbox = f"_INBOX.{key}.raw"
-        answers = await nc.subscribe(inbox)
-        line = f"HPUB mem.acme.p1.write.{key} {inbox} {len(head)} {len(head) + len(payload)}\r\n".encode()
-        await nc._send_command(line + head + payload + b"\r\n")
-        await nc._flush_pending()
-        answer: dict[str, Any] = json.loads((await answers.next_msg(timeout=5)).data)
-        return answer
-
-
-# --- where an answer may be aimed ---------------------------------------------------------------------
-def test_an_answer_aimed_elsewhere_is_a_valid_frame_for_nobody(shared_world: World) -> None:
-    async def scenario() -> None:
-        world = shared_world
-        for name in ("archer", "target"):
-            await world.add(name)
-        archer, target = world.agents["archer"].key, world.agents["target"].key
-        got: list[Msg] = []
-
-        async def hear(msg: Msg) -> None:
-            got.append(msg)
-
-        async with (
-            Control(world.home) as control,
-            world.raw("archer") as nc,
-            world.raw("target") as other,
-            world.agent("target") as client,
-            client.feed() as feed,
-            core_client(world.home, "admin") as _,
-        ):
-            for pattern in (f"_INBOX.{target}.>", "feed.acme.p1.internal.>", notice("acme", target)):
-                await other.subscribe(pattern, cb=hear)
-            await other.flush()
-            await other.flush()
-            blocks = (await streams(world.home)).blocks
-            refused = (await control.status())["refused"]
-            position = (await client.sync()).position
-            elsewhere = [
-                f"_INBOX.{target}.stolen", "feed.acme.p1.internal.memory", notice("acme", target),
-                f"mem.acme.p1.write.{target}", f"mem.acme.p1.query.{archer}", f"ops.acme.hold.{target}",
-                "ledger.0.block", "reads.0.block", "$JS.API.STREAM.PURGE.LEDGER_0", "$JS.API.STREAM.INFO.LEDGER_0",
-                "$SYS.REQ.SERVER.PING", f"adm.0.status.{target}", "iss.0.sign", "a..b", "_R_.x", "x" * 2_000, "答え",
-            ]  # fmt: skip
-            for i, reply in enumerate(elsewhere):
-                frame = json.dumps({"type": "draft", "content": f"aimed {i}", "request_id": "r"}).encode()
-                await nc.publish(f"mem.acme.p1.write.{archer}", frame, reply=reply)
-                await nc.publish(f"mem.acme.p1.query.{archer}", b'{"type":"query","text":"aimed"}', reply=reply)
-                await nc.publish(f"mem.acme.p1.write.{archer}", b"zq7marker is no frame", reply=reply)
-            await nc.publish(f"mem.acme.p1.write.{archer}", b'{"type":"draft","content":"no reply at all"}')
-            last = await ask(nc, f"mem.acme.p1.write.{archer}", {"type": "draft", "content": "The last of the quiver"})
-            # each write was stored once, in the archer's name, and nothing that came back became a request; but for _R_,
-            # the broker's own, which it refuses
-            assert last["position"] == position + len(elsewhere) - 1 + 2
-            stored = [e for _, _, e, text in (await streams(world.home)).events if text.startswith("aimed ")]
-            assert {e.key for e in stored} == {archer}  # type: ignore[union-attr]
-            assert (await streams(world.home)).blocks >= blocks
-            new = {k: v - refused.get(k, 0) for k, v in (await control.status())["refused"].items() if v != refused.get(k, 0)}
-            assert new == {"malformed_frame": len(elsewhere) - 1}
-            assert (await control.verify())["ok"]
-
-            async for heard in feed:  # the client hears the real feed, and nothing that was aimed at it
-                assert heard.kind == "memory"
-                if last["id"] in heard.ids:
-                    break
-            await until(lambda: sum(m.subject.endswith(".stolen") for m in got) == 3, "three answers in the stolen inbox")
-            strangers = [m for m in got if m.subject in elsewhere and not _is_push(m)]
-            assert len(strangers) == 9
-            for m in strangers:
-                answer = decode_reply(m.data)
-                assert answer.agent == archer, "it names whom it is for"
-                if isinstance(answer, Refusal):
-                    assert "zq7marker" not in m.data.decode()
-
-    asyncio.run(scenario())
-
-
-def test_a_wildcard_for_a_reply_breaks_no_answer_of_another_tenant(shared_world: World) -> None:
-    """The server forgets every pending answer of the *account* that such a subject matches: docs/wire.md names that limit."""
-
-    async def scenario() -> None:
-        world = shared_world
-        async with Control(world.home) as control:
-            await control.tenant_add("acme-north")
-            await control.project_add("acme-north", "p1")
-        await world.add("breaker")
-        await world.add("polar", tenant="acme-north")
-        key = world.agents["breaker"].key
-        async with world.raw("breaker") as nc, world.raw("polar", tenant="acme-north") as polar:
-            for reply in (">", "_INBOX.>", "_INBOX.*.*.*", "*"):
-                for _ in range(25):
-                    await nc.publish(f"mem.acme.p1.sync.{key}", b'{"type":"sync"}', reply=reply)
-                    answer = await world.request(
-                        polar, "polar", "query", {"type": "query", "text": "ice"}, tenant="acme-north", timeout=5
-                    )
-                    assert answer["type"] == "recall"
-        async with world.raw("breaker") as nc:  # nor is anything broken for good
-            assert (await world.request(nc, "breaker", "sync", b"{}"))["type"] == "synced"
-
-    asyncio.run(scenario())
-
-
-def _is_push(m: Msg) -> bool:
-    try:
-        decode_push(m.data)
-    except MalformedFrame:
-        return False
-    return True
 
 
 # --- quotas are an agent's own ------------------------------------------------------------------------

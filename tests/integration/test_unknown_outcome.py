@@ -241,28 +241,33 @@ def test_a_full_ledger_refuses_and_says_so_and_goes_on_when_there_is_room(world:
     asyncio.run(scenario())
 
 
+async def the_case(desk: bus.Desk, root: str) -> bus.Case:
+    (case,) = [c for c in await desk.cases() if c.roots == [root]]
+    return case
+
+
 def test_a_hold_that_the_ledger_had_no_room_for_stays_in_force_and_its_children_survive_a_restart(world: World) -> None:
-    """Fail closed: the case is pending, members and children are held; the next start knows only what the ledger has."""
+    """Fail closed: the case is pending, members and children are held; it is written when there is room, and only then lasts."""
 
     async def scenario() -> None:
         async with world.agent("writer") as memory, world.desk() as desk:
             root = await memory.write("Root of a case that found no room")
             async with full(world, "LEDGER_0"):
-                with pytest.raises(Unavailable) as refused:
-                    await desk.hold_now(root.id, "no room")
-                assert refused.value.reason == "ledger_full"
-            assert (await memory.get(root.id)).withheld == {"held": 1}
-            (pending,) = [c for c in await desk.cases() if c.roots == [root.id]]
-            assert pending.state == "pending"
-            child = await memory.write("Child of the pending one", derived_from=[root.id])
+                assert (await desk.hold_now(root.id, "no room")).state == "pending"
+                assert (await memory.get(root.id)).withheld == {"held": 1}
+                with pytest.raises(Conflict) as early:
+                    await desk.release((await the_case(desk, root.id)).case, "too early")
+                assert early.value.reason == "case_pending"
+            async with asyncio.timeout(20):
+                while (case := await the_case(desk, root.id)).state == "pending":  # noqa: ASYNC110 - another process writes it
+                    await asyncio.sleep(0.2)
+            assert case.state == "open"
+            child = await memory.write("Child of the held one", derived_from=[root.id])
             assert child.state == "held"
             await kill_and_wait(world, "gatekeeper")
-            assert (await memory.get(root.id)).ids == [root.id]
-            assert (await memory.get(child.id)).withheld == {"held": 1}
-            await desk.review(child.id, "accept", "its parent is free")
-            assert (await memory.get(child.id)).ids == [child.id]
-            case = await desk.hold_now(root.id, "with room")
-            assert {m.id for m in case.members} == {root.id, child.id}
+            assert (await memory.get([root.id, child.id])).withheld == {"held": 2}
+            await desk.release(case.case, "shown")
+            assert (await memory.get([root.id, child.id])).ids == [root.id, child.id]
 
     asyncio.run(scenario())
 

@@ -69,6 +69,21 @@ def test_a_registered_agent_is_who_the_broker_says(identifier: Identifier) -> No
     assert (p.agent.name, p.key, p.role, p.project) == ("ann", ANN, "agent", "p1")
 
 
+def test_what_was_revoked_or_suspended_is_refused_also_where_the_broker_has_not_heard_of_it(identifier: Identifier) -> None:
+    t = identifier.tenants[ACME]
+    second = "U" + "C" * 55
+    t.apply(t.position + 1, E.AgentIssued(ms=2, agent=b"a" * 16, name="ann", key=second, role="agent", projects=["p1"]))
+    t.apply(t.position + 1, E.AgentRevoked(ms=2, agent=b"a" * 16, keys=[ANN]))
+    assert refusal(identifier, at(), info()) == "credential_revoked"
+    assert identifier.identify(at(key=second), info(user=second)).agent.name == "ann"
+    t.apply(t.position + 1, E.TenantChanged(ms=3, state="suspended"))
+    assert refusal(identifier, at(key=second), info(user=second)) == "tenant_suspended"
+    t.apply(t.position + 1, E.TenantChanged(ms=4, state="active"))
+    assert identifier.identify(at(key=second), info(user=second)).agent.name == "ann"
+    t.apply(t.position + 1, E.AgentRevoked(ms=5, agent=b"a" * 16, keys=[second], whole=True))
+    assert refusal(identifier, at(key=second), info(user=second)) == "credential_revoked"
+
+
 @pytest.mark.parametrize(
     "headers",
     [

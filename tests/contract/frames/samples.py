@@ -76,7 +76,7 @@ MEMBER: Final = Member(id=MEM_2, agent="writer", project="p1", kind="fact", hops
 HELD: Final = Case(
     request_id=R, agent=KEY, case=CASE, state="open", by="ops", person="kim", why="forged source", roots=[MEM_1],
     count=2, joined=1,
-    members=[MEMBER], told=["reader"], opened_at=AT, position=9, closure_ms=0.25, hold_ms=1.5,
+    members=[MEMBER], told=["reader"], told_elsewhere=1, opened_at=AT, position=9, closure_ms=0.25, hold_ms=1.5,
 )  # fmt: skip
 NOTICE: Final = Notice(
     notice="n-1", kind="recall", agent=KEY, case=CASE, ids=[MEM_1, MEM_2], total=2, position=9,
@@ -139,7 +139,7 @@ SAMPLES: Final[dict[str, Frame]] = {
         request_id=R, agent=KEY, plan=PLAN, roots=[MEM_1], members=[MEMBER], count=2, elsewhere=1,
         by_agent={"writer": 2},
         by_project={"p1": 1}, by_kind={"fact": 2}, by_depth={"0": 1, "1": 1}, suspects=[MEMBER],
-        agents_to_tell=["reader"],
+        agents_to_tell=["reader"], told_elsewhere=1,
         reads_lost=3, expires_at=AT, position=8, next=500, closure_ms=0.25,
     ),
     "case": HELD,
@@ -156,7 +156,7 @@ SAMPLES: Final[dict[str, Frame]] = {
     "context_answer": ContextAnswer(
         request_id=R, agent=KEY, context="ctx_" + "0" * 25 + "8", root="writer", epoch=2, recalls=5, served=9,
         trust_floor=0.25,
-        compartments=["p1"], exposed=[CASE], last_read_at=AT, position=9,
+        compartments=["p1"], elsewhere=1, exposed=[CASE], last_read_at=AT, position=9,
     ),
     "stats": Stats(request_id=R, agent=KEY, counts={"memories": 12}, position=9),
     "adm_tenant": AdmTenant(request_id=R, action="add", account=ACCOUNT, name="acme", user_key="00ff"),

@@ -86,6 +86,8 @@ EVENTS: dict[str, E.AnyEvent] = {
         ms=MS, agent=raw(2), name="planner", key="U2", role="agent", projects=["billing", "ops"], person="p-1", parent=raw(3),
         by="U1",
     ),
+    "agent_revoked": E.AgentRevoked(ms=MS, agent=raw(2), keys=["U2", "U3"], whole=True, by="U1"),
+    "tenant_changed": E.TenantChanged(ms=MS, state="suspended", by="U1"),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
 }  # fmt: skip
