@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from gate.ledger.events import COPIED
 from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
-from gate.projections.lexical import terms, words
+from gate.projections.lexical import terms
 from gate.projections.vectors import DIM
 from gate.reading.retrieve import ProjectIndex
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
-from gate.writing.lineage import ContextText, Text
+from gate.writing.fold import fold
+from gate.writing.lineage import ContextText, text_of
+
+ECHOES: Final = 256  # memories of its own that are read again for a context after a start
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class TenantIndex:
         if text is None:
             text = self.contexts[ctx.id] = ContextText(DIM)
         epoch, fresh = ctx.fresh  # the loop goes on adding
-        text.begin(epoch)
+        if text.begin(epoch):
+            self._recall_echoes(ctx, tenant, text)
         new = [s for s in dict.fromkeys(fresh.popleft() for _ in range(len(fresh))) if s not in text.texts]
         if new:
             rows = self.catalog.fetch(new)
@@ -85,6 +91,14 @@ class TenantIndex:
             text.compact(ctx.served)
         return text
 
+    def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> None:
+        """After a start: copies that the writer made before must not make the words common that it copied."""
+        c = tenant.columns
+        last = np.flatnonzero((c.actor[: c.n] == ctx.root) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
+        copies = [s for s in last if any(e.kind == COPIED for e in tenant.up.edges_of(s))]
+        for row in self.catalog.fetch(copies).values():
+            text.echoes(terms(fold(row.content).text))
+
     def _vector(self, project: int, row: int) -> npt.NDArray[np.float32] | None:
         index = self.projects.get(project)
         if index is None or row >= index.n:
@@ -94,7 +108,3 @@ class TenantIndex:
 
     def close(self) -> None:
         self.catalog.close()
-
-
-def text_of(content: str, vector: npt.NDArray[np.float32]) -> Text:
-    return Text(frozenset(terms(content)), tuple(words(content)), vector)

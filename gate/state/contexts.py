@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bus.frames import CLASSIFICATIONS
 from gate.config import CONTEXT_WINDOW_IDS
 from gate.ledger.events import Joined
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .interned import Interned
 
 TRUST_MAX: Final = 1000
+RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
 FRESH_MAX: Final = 4 * CONTEXT_WINDOW_IDS
 ORIGIN_MAX: Final = 5  # system
 
@@ -49,8 +51,14 @@ class Labels:
         return Joined(self.floor, self.origin, self.cls, self.sens, self.opt_out, sorted(self.comp))
 
 
+OWN, PLAIN, SPECIAL = range(3)  # in this order they fall out of the window: an agent's own texts push out nobody else's
+
+
 class Context:
-    __slots__ = ("epoch", "exposed", "fresh", "id", "labels", "last_read_ms", "recalls", "root", "served")
+    __slots__ = (
+        "_lanes", "epoch", "exposed", "fallen_cls", "fallen_comp", "fresh", "id", "labels", "last_read_ms", "recalls", "root",
+        "served",
+    )  # fmt: skip
 
     def __init__(self, id_: bytes, root: int) -> None:
         self.id = id_
@@ -59,6 +67,10 @@ class Context:
         self.recalls = 0
         self.labels = Labels()
         self.served = OrderedDict[int, Mark]()  # tenant_seq → mark, oldest first; the index thread looks into it
+        self._lanes = _lanes()
+        # Of restricted and user-scope items that fell out of the window: from then on every write joins these.
+        self.fallen_cls = 0
+        self.fallen_comp: set[str] = set()
         self.exposed: set[bytes] = set()  # open cases with a member among the served
         self.last_read_ms = 0
         # (epoch, what was served in it since the index thread last looked): one object, so that they can't be mixed up
@@ -70,6 +82,8 @@ class Context:
         self.recalls = 0
         self.labels = Labels()
         self.served = OrderedDict()
+        self._lanes = _lanes()
+        self.fallen_cls, self.fallen_comp = 0, set()
         self.exposed = set()
         self.last_read_ms = 0
         self.fresh = (epoch, deque())
@@ -81,20 +95,37 @@ class Context:
     def register(self, c: Columns, comps: Interned[frozenset[str]], seqs: Iterable[int], ms: int, run: bytes, task: bytes) -> int:
         """Note that `seqs` are about to be served; the number of this recall. Before the answer leaves, never after."""
         self.recalls += 1
-        self.last_read_ms = max(self.last_read_ms, ms)
+        self._hear(c, comps, seqs, Mark(self.recalls, ms, run, task))
+        return self.recalls
+
+    def noted(self, c: Columns, comps: Interned[frozenset[str]], seq: int, ms: int, run: bytes, task: bytes) -> None:
+        """The agent stored what it read elsewhere: that is in its head as if it had been served to it."""
+        self._hear(c, comps, [seq], Mark(self.recalls, ms, run, task))
+
+    def _hear(self, c: Columns, comps: Interned[frozenset[str]], seqs: Iterable[int], mark: Mark) -> None:
+        self.last_read_ms = max(self.last_read_ms, mark.ms)
         labels, at = self.labels, c.at
-        mark = Mark(self.recalls, ms, run, task)
         for s in seqs:
-            self._serve(s, mark)
+            self._serve(c, comps, s, mark)
             labels.floor = min(labels.floor, at.eff[s], at.floor[s])
             labels.origin = min(labels.origin, at.origin[s])
             labels.cls = max(labels.cls, at.cls[s])
             labels.sens = max(labels.sens, at.sens[s])
             labels.opt_out = labels.opt_out or bool(at.opt_out[s])
             labels.comp |= comps[at.comp[s]]
-        return self.recalls
 
-    def restore(self, epoch: int, recall_no: int, seqs: Iterable[int], ms: int, run: bytes, task: bytes, joined: Joined) -> None:
+    def restore(
+        self,
+        c: Columns,
+        comps: Interned[frozenset[str]],
+        epoch: int,
+        recall_no: int,
+        seqs: Iterable[int],
+        ms: int,
+        run: bytes,
+        task: bytes,
+        joined: Joined,
+    ) -> None:
         """Replay of a READS record: its joined labels are taken as they stand."""
         if epoch < self.epoch:
             return
@@ -104,7 +135,7 @@ class Context:
         self.last_read_ms = max(self.last_read_ms, ms)
         mark = Mark(recall_no, ms, run, task)
         for s in seqs:
-            self._serve(s, mark)
+            self._serve(c, comps, s, mark)
         now = self.labels
         self.labels = Labels(
             min(now.floor, joined.floor),
@@ -115,12 +146,25 @@ class Context:
             now.comp | set(joined.comp),
         )
 
-    def _serve(self, seq: int, mark: Mark) -> None:
-        served = self.served
+    def _serve(self, c: Columns, comps: Interned[frozenset[str]], seq: int, mark: Mark) -> None:
+        served, at = self.served, c.at
         served[seq] = mark
         served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
+        special = at.cls[seq] == RESTRICTED or at.user[seq] != 0
+        lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] == self.root else PLAIN]
+        lane[seq] = None
+        lane.move_to_end(seq)
         self.fresh[1].append(seq)
         if len(served) > CONTEXT_WINDOW_IDS:
-            del served[next(iter(served))]
+            oldest = next(lane for lane in self._lanes if lane)
+            gone, _ = oldest.popitem(last=False)
+            del served[gone]
+            if oldest is self._lanes[SPECIAL]:
+                self.fallen_cls = max(self.fallen_cls, at.cls[gone])
+                self.fallen_comp |= comps[at.comp[gone]]
         if len(self.fresh[1]) > FRESH_MAX:  # who asks for ever and never writes: each id once, and only what is in the window
             self.fresh = (self.fresh[0], deque(s for s in dict.fromkeys([*self.fresh[1]]) if s in served))
+
+
+def _lanes() -> tuple[OrderedDict[int, None], OrderedDict[int, None], OrderedDict[int, None]]:
+    return OrderedDict(), OrderedDict(), OrderedDict()

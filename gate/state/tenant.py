@@ -257,6 +257,12 @@ class Tenant:
         ctx = self.contexts.get(e.ctx)
         if ctx is not None and e.epoch > ctx.epoch:
             ctx.begin_epoch(e.epoch)
+        if noted_from_outside(e.role, e.origin_claimed):
+            ctx = self.context_of(agent)
+            if e.epoch > ctx.epoch:
+                ctx.begin_epoch(e.epoch)
+            if e.epoch == ctx.epoch:
+                ctx.noted(self.columns, self.comps, s, e.ms, e.run, e.task)
 
     def _reviewed(self, seq: int, e: E.MemoryReviewed) -> None:
         c, s = self.columns, e.memory
@@ -356,7 +362,9 @@ class Tenant:
         seqs = [s for s, _, _ in record.items]
         root = self.agents.by_id[record.ctx]
         ctx = self.context_of(root)
-        ctx.restore(record.epoch, record.ctx_seq, seqs, record.ms, record.run, record.task, record.joined)
+        ctx.restore(
+            self.columns, self.comps, record.epoch, record.ctx_seq, seqs, record.ms, record.run, record.task, record.joined
+        )
         self.note_served(agent, seqs)
         if record.epoch == ctx.epoch:
             self.expose_to_held(ctx, seqs)
@@ -372,6 +380,11 @@ class Tenant:
             out.append(self.agents.all[low.bit_length() - 1])
             mask ^= low
         return out
+
+
+def noted_from_outside(role: str, claimed: int) -> bool:
+    """Whether a write tells what its writer read elsewhere, by its own word. An ingest key writes nothing else anyway."""
+    return claimed == 0 and role != "ingest"
 
 
 def _tail(raw: bytes) -> int:

@@ -54,6 +54,8 @@ class Write:
     evidence: tuple[str, ...] = ()
     labels: tuple[str, str, str, str, str] = ("", "", "", "", "")  # run, task, session, trace_id, scope_id: redacted
     screening: Screening | None = None
+    said: str = ""  # content, evidence and scope: what is screened, and compared with what the writer was served
+    terms: frozenset[str] = frozenset()
     text: Text | None = None
     lineage: Evidence = NO_EVIDENCE
     body: bytes = b""
@@ -94,7 +96,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     user = t.user_hash(d.draft.scope_id) if d.scope == 1 else ""
     mine = {f"project:{p.project}"} | ({f"user:{user}"} if user else set())
     edges = _edges(w)
-    parents = [e.parent for e in edges]
+    parents = list(dict.fromkeys([*(e.parent for e in edges), *w.lineage.joined]))
     own = Own(
         origin,
         not w.evidence,
@@ -110,6 +112,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     )
     stamp = join(own, parents, c, t.readers, t.comps)
     cls, comp = stamp.cls, set(stamp.comp)
+    cls, comp = max(cls, ctx.fallen_cls), comp | ctx.fallen_comp
     for near in w.lineage.near:
         cls = max(cls, int(c.cls[near]))
         comp |= t.comps[int(c.comp[near])]
@@ -121,7 +124,9 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     supersedes, contradicts = _supersede(w, stamp.trust, stamp.origin, now_ms)
     if contradicts:
         holds.append("contradicts_stronger")
-    strong = [e.parent for e in edges if e.kind != E.SERVED]
+    if w.lineage.cut:
+        holds.append("too_many_sources")
+    strong = list(dict.fromkeys([*(e.parent for e in edges if e.kind != E.SERVED), *w.lineage.strong]))
     holding = t.cases_of(strong)
     cases = [k for k in holding if k.state == "open"]  # a pending one isn't in the ledger: an event may not name it
     if len(cases) < len(holding) or any(int(c.review[s]) in (REVIEW_PENDING, REVIEW_REJECTED) for s in strong):

@@ -16,19 +16,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gate.config import CONTEXT_WINDOW_IDS
 from gate.model.matrix import UnitMatrix
+from gate.projections.lexical import terms, words
 from gate.state.contexts import Mark
+
+from .fold import fold
 
 RUN_WORDS: Final = 12  # a shared run this long is a copy
 RARE_TOKENS_MIN: Final = 2
 RARE_COVER_MIN: Final = 0.30  # of the parent's rare tokens
 COPIED_COSINE: Final = 0.85  # with at least one rare token
+SAME_COSINE: Final = 0.95  # a copy whatever its words are
 COPIED_CONFIDENCE: Final = 0.60
 # So much of a text again is a copy however common its words are: planting it often must not make its copies unrelated.
 REPEATED_SHARE: Final = 0.90
@@ -46,24 +50,44 @@ OVERLAP_POSTINGS: Final = 256  # mentions looked at, rarest terms first
 OVERLAP_NEAREST: Final = 8  # served texts whose overlap is worked out: those that share most
 FLOW_CONFIDENCE: Final = 0.30  # restricted and user-scope items count for the flow check from here
 EXPLAINING: Final = 8  # copies that may explain others: those of which most is in the text
+EXPLAINED_LEFT: Final = 0.15  # of what an explained copy shares with the text, by weight, the other may leave unexplained
+TEXT_TERMS_MAX, TEXT_TERMS_MIN = 2_048, 64  # kept of a served text, the fewer the more texts a context holds
+CONTEXT_TERMS: Final = 1 << 18  # terms that a context keeps of hostile texts are a few times this; ordinary texts are kept whole
+RUNS_AGAIN_MAX: Final = 64
+RARE_POSTINGS: Final = 1 << 17  # mentions of rare words looked at; beyond it a person looks
 HALF_LIFE_MS: Final = 30 * 60_000
-OWN_TERMS_MAX: Final = 65_536  # and runs
+OWN_TERMS_MAX: Final = 8_192  # and runs
 NEAREST: Final = 64  # served candidates looked at, by cosine
 _IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
 _SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
 _NO_RUNS: Final[set[int]] = set()
 _COMPACT_AT: Final = CONTEXT_WINDOW_IDS * 3 // 2
 
+Hashed = TypeVar("Hashed", str, int)
 Vector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text as lineage sees it: its terms, its words in order, its unit vector float32[d]."""
+    """A text as lineage sees it: its terms, its words in order, its unit vector float32[d].
+
+    `core`: the terms of the content alone, where more than the content is looked at; what is said beside it doesn't thin it out.
+    """
 
     terms: frozenset[str]
     words: tuple[str, ...]
     vector: Vector
+    core: frozenset[str] = frozenset()
+
+
+def text_of(content: str, vector: Vector, beside: str = "") -> Text:
+    """With disguises undone: unseen characters, accents and look-alikes make no other words."""
+    seen = fold(content).text
+    core = frozenset(terms(seen))
+    if not beside:
+        return Text(core, tuple(words(seen)), vector)
+    more = fold(beside).text
+    return Text(core.union(terms(more)), (*words(seen), *words(more)), vector, core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +100,25 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
+    """Edges are bounded, labels are not: `joined` and `strong` name every parent, with an edge or without."""
+
     copied: tuple[Pair, ...] = ()
-    served: tuple[Pair, ...] = ()  # over the threshold, not copied
+    served: tuple[Pair, ...] = ()  # over the threshold, not copied; or copied, and explained by another
     near: tuple[int, ...] = ()  # special items over FLOW_CONFIDENCE
+    joined: tuple[int, ...] = ()  # all parents whose labels count
+    strong: tuple[int, ...] = ()  # all copied ones, explained or not: of a held one the child is held
+    cut: bool = False  # more sources than edges, or than can be looked at: for a person to see
 
 
 NO_EVIDENCE: Final = Evidence()
+
+
+class _Served(NamedTuple):
+    """What is kept of a served text; of a long one a sample by hash, which a writer can't foresee."""
+
+    terms: frozenset[str]
+    runs: frozenset[int]
+    vector: Vector
 
 
 class ContextText:
@@ -93,11 +130,13 @@ class ContextText:
         self._clear()
 
     def _clear(self) -> None:
-        self.texts: dict[int, Text] = {}
+        self.texts: dict[int, _Served] = {}
         self.special: set[int] = set()
         self._having: dict[str, list[int]] = {}
         self._runs: dict[int, int] = {}
         self._weights: dict[int, float] = {}  # sum of idf of a served text's terms, when it was first asked for
+        self._rare_counts: dict[int, int] = {}  # the same: how many of its terms are rare
+        self._taken: dict[int, set[str]] = {}  # of special texts: the rare words that earlier writes took, a few at a time
         self._runs_again: dict[int, list[int]] = {}  # later texts with a run that is known already: few
         self._own: set[str] = set()
         self._own_runs: set[int] = set()
@@ -105,23 +144,30 @@ class ContextText:
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []
 
-    def begin(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self._clear()
-            self.epoch = epoch
+    def begin(self, epoch: int) -> bool:
+        """Forget everything when another epoch has begun; whether it has."""
+        if epoch == self.epoch:
+            return False
+        self._clear()
+        self.epoch = epoch
+        return True
 
     def serve(self, seq: int, text: Text, special: bool) -> None:
         """A memory that is about to be served. `special`: restricted or of a user."""
         if seq in self.texts:
             return
+        most = min(TEXT_TERMS_MAX, max(TEXT_TERMS_MIN, CONTEXT_TERMS // (len(self.texts) + 1)))
+        self._keep(seq, _Served(_sample(text.terms, most), _sample(frozenset(_runs(text.words)), most), text.vector), special)
+
+    def _keep(self, seq: int, text: _Served, special: bool) -> None:
         self.texts[seq] = text
         if special:
             self.special.add(seq)
         for t in text.terms:
             self._having.setdefault(t, []).append(seq)
-        for h in _runs(text.words):
-            if self._runs.setdefault(h, seq) != seq:
-                self._runs_again.setdefault(h, []).append(seq)
+        for h in text.runs:
+            if self._runs.setdefault(h, seq) != seq and len(again := self._runs_again.setdefault(h, [])) < RUNS_AGAIN_MAX:
+                again.append(seq)
         self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
 
@@ -137,16 +183,22 @@ class ContextText:
             if t in self._having:
                 self._echoed[t] = self._echoed.get(t, 0) + 1
 
+    def echoes(self, terms: Iterable[str]) -> None:
+        """Of a text that the writer wrote before this context was looked at: none of its words are taken for its own."""
+        for t in set(terms):
+            self._echoed[t] = self._echoed.get(t, 0) + 1
+
     def compact(self, served: Mapping[int, Mark]) -> None:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
-        texts, special, own, own_runs, echoed = self.texts, self.special, self._own, self._own_runs, self._echoed
+        was = (self._own, self._own_runs, self._echoed, self._taken)
+        texts, special = self.texts, self.special
         self._clear()
-        self._own, self._own_runs, self._echoed = own, own_runs, echoed
+        self._own, self._own_runs, self._echoed, self._taken = was
         for seq, text in texts.items():
             if seq in served:
-                self.serve(seq, text, seq in special)
+                self._keep(seq, text, seq in special)
 
     def nearest(self, vectors: Vector) -> list[dict[int, float]]:
         """For each row of float32[n, dim] the cosines of the nearest served texts. One product for all is a third of the time."""
@@ -175,46 +227,86 @@ class ContextText:
         known = _Frequencies(df, n, self._echoed)
         if cosines is None:
             [cosines] = self.nearest(mine.vector[None, :])
-        shared, rare = self._shared(mine, known)
+        shared, rare, bounded = self._shared(mine, known)
         runs = self._same_runs(mine)
         copied = self._copied(mine, cosines, rare, runs, known)
         # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
-        strong = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))[:COPIED_EDGES_MAX]
-        explained = self._explained(mine, strong, runs, shared, known) if len(strong) > 1 else set()
+        all_copied = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))
+        kept, cut = self._kept(mine, all_copied, runs)
+        explained = self._explained(mine, kept, runs, shared, known) if len(kept) > 1 else set()
         alike = self._alike(mine, cosines, shared, known, _nearness(0, bool(run), bool(task)))
-        sure = {s: _served(served[s], like, now_ms, run, task) for s, like in alike.items() if s in served and s not in copied}
-        near = tuple(s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE)
-        over = sorted((s for s, c in sure.items() if c >= SERVED_CONFIDENCE), key=lambda s: (-sure[s], s))[:SERVED_EDGES_MAX]
+        sure = {
+            s: _served(mark, like, now_ms, run, task)
+            for s, like in alike.items()
+            if s not in copied and (mark := served.get(s)) is not None
+        }
+        near = {s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE} | self._taken_bit_by_bit(mine, rare, known)
+        over = sorted((s for s, c in sure.items() if c >= SERVED_CONFIDENCE), key=lambda s: (-sure[s], s))
         return Evidence(
-            tuple(Pair(s, copied[s]) for s in strong if s not in explained),
-            (*(Pair(s, copied[s]) for s in strong if s in explained), *(Pair(s, sure[s]) for s in over)),
-            near,
+            tuple(Pair(s, copied[s]) for s in kept if s not in explained),
+            (*(Pair(s, copied[s]) for s in kept if s in explained), *(Pair(s, sure[s]) for s in over[:SERVED_EDGES_MAX])),
+            tuple(near),
+            (*all_copied, *over),
+            tuple(all_copied),
+            cut or bounded,
         )
 
-    def _shared(self, mine: Text, known: _Frequencies) -> tuple[dict[int, float], dict[int, int]]:
+    def _kept(self, mine: Text, copied: list[int], runs: Mapping[int, set[int]]) -> tuple[list[int], bool]:
+        """The at most COPIED_EDGES_MAX that get an edge, surest first, and whether one that is needed got none.
+
+        Needed is the oldest source of each shared word and run: many copies of one text can't push the others out.
+        """
+        if len(copied) <= COPIED_EDGES_MAX:
+            return copied, False
+        seen: set[str | int] = set()
+        needed: list[int] = []
+        for s in sorted(copied):
+            new = ((self.texts[s].terms & mine.terms) - self._own | runs.get(s, _NO_RUNS)) - seen
+            if new:
+                needed.append(s)
+                seen |= new
+        kept = set(needed[:COPIED_EDGES_MAX])
+        kept.update([s for s in copied if s not in kept][: COPIED_EDGES_MAX - len(kept)])
+        return [s for s in copied if s in kept], len(needed) > COPIED_EDGES_MAX
+
+    def _taken_bit_by_bit(self, mine: Text, rare: Mapping[int, int], known: _Frequencies) -> set[int]:
+        """Special texts of which this write and earlier ones together took as much as makes a copy."""
+        found = set()
+        for s in self.special & rare.keys():
+            taken = self._taken.setdefault(s, set())
+            taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
+            if len(taken) >= RARE_TOKENS_MIN and len(taken) >= RARE_COVER_MIN * self._rare_count(s, known):
+                found.add(s)
+        return found
+
+    def _shared(self, mine: Text, known: _Frequencies) -> tuple[dict[int, float], dict[int, int], bool]:
         """By served text: the weight of the words that it shares with `mine` and that the writer didn't bring, and how many of
-        them are rare.
+        them are rare. And whether there were too many to look at all of them.
         """
         having = sorted((len(h), t) for t in mine.terms if (h := self._having.get(t)) is not None and t not in self._own)
         weights: dict[int, float] = {}
         rare: dict[int, int] = {}
-        left = OVERLAP_POSTINGS
+        left, left_rare = OVERLAP_POSTINGS, RARE_POSTINGS
         for size, term in having:
             left -= size
             is_rare = known.rare(term)
-            if left < 0 and not is_rare:
+            if is_rare:
+                left_rare -= size
+                if left_rare < 0:
+                    break
+            elif left < 0:
                 continue
             weight = known.weight(term)
             for seq in self._having[term]:
                 weights[seq] = weights.get(seq, 0.0) + weight
                 if is_rare:
                     rare[seq] = rare.get(seq, 0) + 1
-        return weights, rare
+        return weights, rare, left_rare < 0
 
     def _same_runs(self, mine: Text) -> dict[int, set[int]]:
         """By served text: the runs of words that it shares with `mine` and that the writer didn't bring."""
         same: dict[int, set[int]] = {}
-        for h in _runs(mine.words):
+        for h in set(_runs(mine.words)):
             found = self._runs.get(h)
             if found is not None and h not in self._own_runs:
                 for seq in (found, *self._runs_again.get(h, ())):
@@ -230,11 +322,11 @@ class ContextText:
             if cosine >= COPIED_COSINE:
                 copied[seq] = min(1.0, cosine)
             if count >= RARE_TOKENS_MIN:
-                cover = count / max(1, sum(map(known.rare, self.texts[seq].terms)))
+                cover = count / self._rare_count(seq, known)
                 if cover >= RARE_COVER_MIN:
                     copied[seq] = max(copied.get(seq, 0.0), COPIED_CONFIDENCE, min(1.0, cover))
         for seq, cosine in cosines.items():
-            if cosine >= COPIED_COSINE and self._repeats(mine, seq):
+            if cosine >= SAME_COSINE or (cosine >= COPIED_COSINE and self._repeats(mine, seq)):
                 copied[seq] = max(copied.get(seq, 0.0), min(1.0, cosine))
         return copied | dict.fromkeys(runs, 1.0)
 
@@ -243,32 +335,39 @@ class ContextText:
     ) -> set[int]:
         """Of several copies those that another served memory accounts for, of which a greater part is in `mine`.
 
-        What is left of them, the other's words and runs taken out, would make no copy: no run, fewer rare words than that takes,
-        and no identifier. So a plan made from a record is no copy of a digest that quotes the record among others: that is a
-        suspect, joined like a parent.
+        What is left of them, the other's words and runs taken out, is next to nothing: no run, no identifier, at most one word
+        and little of the weight. So a plan made from a record is no copy of a digest that quotes the record among others: that
+        is a suspect, joined like a parent.
         """
-        telling = {t for t in mine.terms if t in self._having and t not in self._own and known.rare(t)}
-        words = {s: telling & self.texts[s].terms for s in strong}
+        mine_terms = mine.terms - self._own
+        shares = {s: self.texts[s].terms & mine_terms for s in strong}
         cover = {s: shared.get(s, 0.0) / max(self._weight(s, known), 1e-9) for s in strong}
 
         def accounts(a: int, b: int) -> bool:
-            left = words[b] - words[a]
+            left = shares[b] - shares[a]
             return (
                 cover[b] < cover[a]
                 and runs.get(b, _NO_RUNS) <= runs.get(a, _NO_RUNS)
                 and len(left) < RARE_TOKENS_MIN
                 and not any(map(_rare_by_form, left))
+                and known.total(left) <= EXPLAINED_LEFT * known.total(shares[b])
             )
 
-        best = nlargest(EXPLAINING, strong, key=cover.__getitem__)
-        return {b for b in strong if any(accounts(a, b) for a in best)}
+        explaining: list[int] = []  # what is explained itself explains nothing
+        explained: set[int] = set()
+        for b in sorted(strong, key=lambda s: (-cover[s], s)):
+            if any(accounts(a, b) for a in explaining):
+                explained.add(b)
+            elif len(explaining) < EXPLAINING:
+                explaining.append(b)
+        return explained
 
     def _alike(
         self, mine: Text, cosines: Mapping[int, float], shared: Mapping[int, float], known: _Frequencies, nearest: float
     ) -> dict[int, float]:
         """Likeness (0..1) of all special texts, and of those that are alike enough for an edge where nearness is greatest."""
         least = (SERVED_CONFIDENCE - nearest) / LIKENESS_WEIGHT
-        whole = known.total(mine.terms)
+        whole = known.total(mine.core or mine.terms)
         beyond = min(cosines.values(), default=0.0) if len(cosines) >= NEAREST else 0.0  # no other is nearer
 
         def overlapping(seq: int, weight: float) -> float:
@@ -281,8 +380,9 @@ class ContextText:
             if seq in self.special:
                 if not cosine and beyond > COSINE_FROM:
                     cosine = float(self.texts[seq].vector @ mine.vector)
-                again = overlapping(seq, known.total(self.texts[seq].terms & mine.terms))
-                if again >= OWN_OVERLAP:  # who wrote it itself may say it no further down either
+                if (
+                    cosine and (again := overlapping(seq, known.total(self.texts[seq].terms & mine.terms))) >= OWN_OVERLAP
+                ):  # who wrote it itself may say it no further down either
                     overlap = again
             return min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN))
 
@@ -299,6 +399,12 @@ class ContextText:
                 if seq not in alike and (like := likeness(seq)) >= least:
                     alike[seq] = like
         return alike
+
+    def _rare_count(self, seq: int, known: _Frequencies) -> int:
+        count = self._rare_counts.get(seq)
+        if count is None:
+            count = self._rare_counts[seq] = max(1, sum(map(known.rare, self.texts[seq].terms)))
+        return count
 
     def _weight(self, seq: int, known: _Frequencies) -> float:
         weight = self._weights.get(seq)
@@ -357,6 +463,14 @@ def _nearness(age_ms: int, same_run: bool, same_task: bool) -> float:
 def _rare_by_form(term: str) -> bool | None:
     """Whether a term is rare (an identifier) or not (a small number) by its form; None: its frequency tells."""
     return False if _SMALL_NUMBER.match(term) else True if _IDENTIFIER.search(term) else None
+
+
+def _sample(things: frozenset[Hashed], most: int) -> frozenset[Hashed]:
+    """All, or of many those whose hash (another in each process) falls on one of every few."""
+    if len(things) <= most:
+        return things
+    step = -(-len(things) // most)
+    return frozenset(x for x in things if hash(x) % step == 0)
 
 
 def _runs(words: tuple[str, ...]) -> Iterable[int]:

@@ -12,10 +12,11 @@ from gate.index_state import TenantIndex
 from gate.ledger import events as E
 from gate.ledger.block import body_hash
 from gate.model.embedder import Embedder
-from gate.projections.lexical import terms, words
+from gate.projections.lexical import terms
+from gate.state.tenant import noted_from_outside
 
 from .decide import Write, origin_of
-from .lineage import Text
+from .lineage import text_of
 from .redact import redact
 from .screen import screen
 
@@ -36,13 +37,16 @@ def prepare(
     vectors = halves.astype(np.float32)  # what the ledger keeps, so that a replay searches and compares the very same
     for i, w in enumerate(batch):
         assert w.redacted is not None
-        w.text = Text(frozenset(terms(w.redacted.text)), tuple(words(w.redacted.text)), vectors[i])
+        w.terms = frozenset(terms(w.redacted.text))
+        beside = "\n".join((*w.evidence, w.labels[4]))  # what another will read beside the content
+        w.said = f"{w.redacted.text}\n{beside}"
+        w.text = text_of(w.redacted.text, vectors[i], beside)
     _lineage(batch, indexes, embedder)
     salts = salt(E.SALT_BYTES * len(batch))
     for i, w in enumerate(batch):
         assert w.redacted is not None
         p = w.principal
-        w.screening = screen(w.redacted.text, origin=origin_of(p, w.checked), kind=w.checked.kind)
+        w.screening = screen(w.said, origin=origin_of(p, w.checked), kind=w.checked.kind)
         root = w.evidence[0][:EVIDENCE_ROOT_CHARS] if w.evidence else ""
         w.evroot = p.tenant.label_hash(root)
         run, task, session, trace_id, scope_id = w.labels
@@ -77,4 +81,5 @@ def _lineage(batch: list[Write], indexes: Mapping[str, TenantIndex], embedder: E
                 df = index.df({number} | {int(t.columns.project[s]) for s in list(text.special)[:8]})
                 size = index.project(number).n
                 w.lineage = text.evidence(m, ctx.served, df, size, w.ms, w.run, w.task, cosines)
-            text.wrote(m)
+            if not noted_from_outside(w.principal.role, -1 if w.checked.origin is None else w.checked.origin):
+                text.wrote(m)

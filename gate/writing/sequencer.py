@@ -289,7 +289,7 @@ def _new_memory(t: Tenant, w: Write, meta: bytes) -> NewMemory:
     assert w.text is not None
     run, task, session, trace_id, scope_id = w.labels
     row = MemoryRow(w.seq, meta, w.redacted.text, w.evidence, run, task, session, trace_id, scope_id)
-    return NewMemory(row, t.projects[w.principal.project].number, w.text.terms, w.text.vector)
+    return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector)
 
 
 def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -> Receipt:

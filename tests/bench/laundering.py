@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Iterator
 from random import Random
 from typing import Any, Final
 
-from gate.index_state import text_of
 from gate.model.datasets import DataMissing, data_file
 from gate.model.embedder import StaticEmbedder
 from gate.projections.lexical import LexicalIndex
 from gate.state.contexts import Mark
-from gate.writing.lineage import ContextText, Text
+from gate.writing.lineage import ContextText, Text, text_of
 
 from .rows import Row
 

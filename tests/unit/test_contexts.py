@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gate.config import CONTEXT_WINDOW_IDS, DAY_MS
 from gate.ledger import events as E
 from gate.state.contexts import FRESH_MAX, Context
+from gate.writing.decide import decide
 
 from .story import Story
 
@@ -56,6 +57,38 @@ def test_beyond_the_window_only_the_labels_stay() -> None:
     assert others[0] in ctx.served
     assert len(ctx.served) == CONTEXT_WINDOW_IDS
     assert ctx.labels.floor == 100
+
+
+def test_an_agents_own_texts_push_out_nobody_elses_and_restricted_ones_go_last_and_leave_their_mark() -> None:
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    secret, plain = story.memory(writer, class_=2, comp=["project:p1", "user:usr_x"]), story.memory(writer)
+    own = [story.memory(reader) for _ in range(CONTEXT_WINDOW_IDS + 10)]
+    story.serve(reader, secret, plain, *own)
+    ctx = story.context(reader)
+    assert {secret, plain} < ctx.served.keys()
+    story.serve(reader, *[story.memory(writer) for _ in range(CONTEXT_WINDOW_IDS - 1)])
+    assert plain not in ctx.served
+    assert secret in ctx.served
+    assert (ctx.fallen_cls, ctx.fallen_comp) == (0, set())
+    story.serve(reader, *[story.memory(writer, class_=2) for _ in range(CONTEXT_WINDOW_IDS)])
+    assert secret not in ctx.served
+    assert (ctx.fallen_cls, ctx.fallen_comp) == (2, {"project:p1", "user:usr_x"})
+    e = decide(story.draft(reader), "", story.ms)
+    assert (e.class_, set(e.comp)) == (2, {"project:p1", "user:usr_x"})
+    assert "flow_down:user:usr_x" in e.holds
+
+
+def test_what_an_agent_read_elsewhere_and_stored_is_in_its_head_too() -> None:
+    story = Story()
+    for role, heard in (("agent", True), ("ingest", False)):
+        agent = story.agent(role, role=role)
+        page = story.memory(agent, origin=0, origin_claimed=0, trust=250, floor=250)
+        ctx = story.context(agent)
+        assert (page in ctx.served) == heard
+        assert labels(ctx)[:2] == ((250, 0) if heard else (1000, 5))
+        inferred = story.memory(agent, origin=1, origin_claimed=1)
+        assert inferred not in ctx.served
 
 
 def test_a_reader_who_never_writes_keeps_its_list_of_what_is_new_short_and_whole() -> None:
