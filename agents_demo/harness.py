@@ -1,205 +1,176 @@
-"""Runs the scenario over a store and measures what became of the poison.
+"""Plays a scenario over a store and measures what became of the poison. Knows nothing of how a bus is started.
 
-The truth is kept here: who used what, as the roles report it.
-
-Knows nothing of how a bus is started: an `Arena` says where each role finds its store, and what an operator's desk is.
+The steps are the same without Cordon and with it; only with it is there something that a person can do then (containment.py).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any
 
 import anyio
+import msgspec
 
-import bus
+from .containment import contain
+from .orders import Act, AnyOrder, Ask, Compose, Fetch, Note, Read, Report, Settle
+from .scenario import Document, Scenario, Step
+from .swarm import Arena, Stage, Swarm, swarm
+from .truth import Account, Event
 
-from .scenario import PROJECTS, QUESTIONS, RECORDS, RISKY, TASKS, TOPICS, Document, documents
-
-ROLES: Final = ("erp", "reader", "summariser", "planner", "operations")
-OPERATOR: Final = "operator"
-Progress = Callable[[str], None]
-STEP_TIMEOUT_S: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """How each role reaches its store: the environment of its process. `url` and `operator` (credentials) only with Cordon."""
-
-    environment: Mapping[str, Mapping[str, str]]
-    url: str = ""
-    operator: str = ""
+Watch = Callable[[str | Event], None]  # a sentence about what begins, or what was done
+IDS_MAX = 64  # of one `get`
 
 
-class Role:
-    """One agent's process."""
+class Player:
+    """A swarm at work on a scenario; everything goes into the account."""
 
-    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agents_demo.roles"],
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, scenario: Scenario, agents: Swarm, watch: Watch) -> None:
+        self.scenario, self.watch = scenario, watch
+        self.account = Account()
+        self._agents = agents
+        self._asks = next(a.name for a in reversed(scenario.agents) if a.role == "agent")
 
-    def step(self, do: str, **arguments: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"The agent {self.name} stopped at {do!r} (exit {self.process.wait()}): see its message above.")
-        report: dict[str, Any] = json.loads(line)
-        return report
+    def do(self, agent: str, verb: str, order: AnyOrder, about: str = "", source: Document | None = None) -> Event:
+        """One order to one agent. `source`: the document that it reads. Raises AgentStopped."""
+        report: Report = self._agents[agent].do(order)
+        event = self.account.note(agent, verb, order.project, about, report, bool(source and source.poison))
+        self.watch(event)
+        return event
 
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(STEP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def step(self, step: Step) -> None:
+        """One step of the scenario: an order, or one for each record or document."""
+        s = self.scenario
+        if step.do == "record":
+            tools = next(a.tools for a in s.agents if a.name == step.agent)
+            for r in (r for r in s.records if r.tool in tools):
+                self.do(step.agent, "record", Note(project=r.project, record=r), r.uri)
+        elif step.do == "read":
+            for d in s.documents:
+                self.do(step.agent, "read", Read(project=d.project, uri=d.uri, text=d.text), d.uri, d)
+        elif step.do == "act":
+            task = s.task(step.task)
+            self.do(step.agent, "act", Act(project=task.project, task=task), task.about)
+        elif step.task:
+            task = s.task(step.task)
+            order = Compose(project=task.project, verb=step.do, about=task.about, task=task)
+            self.do(step.agent, step.do, order, task.about)
+        else:
+            order = Compose(project=step.project, verb=step.do, about=step.about)
+            self.do(step.agent, step.do, order, step.about)
 
+    def kept(self) -> list[bool]:
+        """For each benign question, whether its answer is found now."""
+        return [
+            any(q.answer in seen.content for seen in self._ask(q.project, q.text).served) for q in self.scenario.questions
+        ]  # fmt: skip
 
-@dataclass
-class Run:
-    """What happened, and what is true about it."""
+    def poison_served(self) -> set[str]:
+        """Which poisoned records are served when somebody asks about everything once more."""
+        return {
+            seen.id for project, text in self.scenario.topics for seen in self._ask(project, text).served
+        } & self.account.poisoned
 
-    poisoned: set[str] = field(default_factory=set)  # ids of records that carry the poison
-    records: int = 0
-    reached: set[str] = field(default_factory=set)  # agents that made something of it
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    log: list[dict[str, Any]] = field(default_factory=list)
+    def readable(self, ids: Collection[str]) -> set[str]:
+        """Which of these records can be got by their ids."""
+        found: set[str] = set()
+        for project, mine in self.account.by_project(ids).items():
+            for at in range(0, len(mine), IDS_MAX):
+                found |= {s.id for s in self.do(self._asks, "fetch", Fetch(project=project, ids=mine[at : at + IDS_MAX])).served}
+        return found
 
-    def note(self, role: str, do: str, report: dict[str, Any], poison: bool = False) -> dict[str, Any]:
-        for wrote in report.get("wrote", ()):
-            self.records += 1
-            if poison or self.poisoned & set(wrote["used"]):
-                self.poisoned.add(wrote["id"])
-                self.reached.add(role)
-        for call in report.get("calls", ()):
-            call["on_poison"] = bool(self.poisoned & set(call["used"]))
-            if call["on_poison"]:
-                self.reached.add(role)
-            self.calls.append({"agent": role, **call})
-        self.log.append({"agent": role, "do": do, **report})
-        return report
+    def settle(self) -> None:
+        """Everybody acknowledges the notices that wait."""
+        for agent in self.scenario.agents:
+            if agent.role == "agent":
+                self.do(agent.name, "settle", Settle(project=self.scenario.projects[0]))
 
-    def risky(self) -> list[dict[str, Any]]:
-        return [c for c in self.calls if c["on_poison"] and c["risk"] in RISKY]
-
-
-@contextmanager
-def roles(arena: Arena) -> Iterator[dict[str, Role]]:
-    started = {name: Role(name, arena.environment[name]) for name in ROLES}
-    try:
-        yield started
-    finally:
-        for role in started.values():
-            role.stop()
+    def _ask(self, project: str, text: str) -> Event:
+        return self.do(self._asks, "ask", Ask(project=project, about=text), text)
 
 
-def play(arena: Arena, docs: list[Document], progress: Progress) -> tuple[Run, dict[str, Any]]:
-    """The scenario from documents to tool calls; then, with Cordon, the operator's part. (run, measures)"""
-    run = Run()
-    with roles(arena) as agents:
-        for project, tool, content, uri in RECORDS:
-            run.note("erp", "record", agents["erp"].step("record", project=project, tool=tool, content=content, uri=uri))
-        for d in docs:
-            progress(f"reader reads {d.uri}")
-            report = agents["reader"].step("read", project=d.project, uri=d.uri, facts=d.facts)
-            run.note("reader", "read", report, poison=bool(d.poison))
-        for project, text in TOPICS:
-            progress(f"summariser: {text}")
-            run.note("summariser", "summarise", agents["summariser"].step("summarise", project=project, text=text))
-        for task in TASKS:
-            progress(f"planner: {task.tool}")
-            run.note("planner", "plan", agents["planner"].step("plan", task=asdict(task)))
-        for task in TASKS:
-            progress(f"operations: {task.tool}")
-            run.note("operations", "act", agents["operations"].step("act", task=asdict(task)))
-        contained = anyio.run(contain, arena, run, docs, agents, progress) if arena.operator else {}
-        kept = answers(agents, run) if not arena.operator else contained.pop("kept")
-    measures = {
-        "contaminated_records": len(run.poisoned),
-        "records": run.records,
-        "agents_reached": len(run.reached),
-        "risky_calls_on_poison": len(run.risky()),
-        "calls": run.calls,
-        "benign_answers_kept": {"kept": kept, "asked": len(QUESTIONS)},
-        "log": run.log,
-    }
-    return run, {**measures, **contained}
+def run_demo(stage: Stage, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
+    """All runs, as plain JSON values.
 
-
-def answers(agents: dict[str, Role], run: Run) -> int:
-    """How many of the benign questions still find their answer."""
-    reports = [agents["summariser"].step("ask", **asdict(q)) for q in QUESTIONS]
-    return sum(bool(run.note("summariser", "ask", r)["answered"]) for r in reports)
-
-
-def served_poison(agents: dict[str, Role], run: Run) -> int:
-    """How many poisoned records the swarm is served when it asks about everything again."""
-    served: set[str] = set()
-    for project, text in TOPICS:
-        served |= set(agents["planner"].step("ask", project=project, text=text, answer="\0")["served"])
-    return len(served & run.poisoned)
-
-
-async def contain(arena: Arena, run: Run, docs: list[Document], agents: dict[str, Role], progress: Progress) -> dict[str, Any]:
-    """A person learns that two sources are poisoned: plan, hold, look, release."""
-    selector = [f"source:{d.uri}" for d in docs if d.poison]
-    async with bus.connect_operator(url=arena.url, creds=arena.operator) as desk:
-        progress("operator holds " + ", ".join(selector))
-        plan = await desk.plan(selector)
-        members = {m.id for m in plan.members}
-        case = await desk.apply(plan.plan, "demo: the sources are poisoned")
-        held_served = served_poison(agents, run)
-        kept = answers(agents, run)
-        told = {name: agents[name].step("settle")["settled"] for name in ("summariser", "planner", "operations")}
-        shown = await desk.case(case.case)
-        progress("operator releases the case")
-        released = await desk.release(case.case, "demo: shown that it is reversible")
-        after = served_poison(agents, run)
-    right = len(members & run.poisoned)
-    return {
-        "kept": kept,
-        "closure": {
-            "precision": right / len(members) if members else 1.0,
-            "recall": right / len(run.poisoned) if run.poisoned else 1.0,
-            "ms": case.closure_ms,
-            "members": len(members),
-        },
-        "served_while_held": held_served,
-        "held_ms": case.hold_ms,
-        "notices": {"told": list(shown.told), "acked": list(shown.acked), "ids": {k: len(v) for k, v in told.items()}},
-        "released": {"ok": released.state == "released" and after > 0, "members": released.count, "served_again": after},
-    }
-
-
-def run_demo(ungated: Arena, cordon: Arena, seed: int, progress: Progress) -> dict[str, Any]:
-    """Both runs. Keys: seed, ungated, cordon, closure, released, and what the report tells."""
-    docs = documents(seed)
-    progress("without Cordon: a shared file")
-    _, plain = play(ungated, docs, progress)
-    progress("with Cordon")
-    _, gated = play(cordon, docs, progress)
-    return {
+    Keys: seed, model ('' = scripted), title, documents, poisoned, projects, agents, benign {ungated, cordon}, ungated, cordon,
+    closure, released, expectations. Each side has contaminated_records, records, agents_reached, risky_calls_on_poison,
+    calls_changed (by the poison, against the benign run over a file), benign_answers_kept {kept, asked}, calls and the log
+    (truth.Event) that they were counted from. Raises AgentStopped and what the bus raises.
+    """
+    scenario = scenario.shuffled(seed)
+    watch("A normal day, over a shared file: nothing is poisoned.")
+    usual = _run(stage.benign_file, scenario.benign(), seed, watch)
+    watch("A normal day, over Cordon.")
+    calm = _run(stage.benign_cordon, scenario.benign(), seed, watch)
+    watch("The attacks, over a shared file.")
+    plain = _run(stage.file, scenario, seed, watch)
+    watch("The attacks, over Cordon.")
+    gated = _run(stage.cordon, scenario, seed, watch)
+    for side in (usual, calm, plain, gated):
+        side["calls_changed"] = sum(a["value"] != b["value"] for a, b in zip(side["calls"], usual["calls"], strict=True))
+    closure, released = gated.pop("closure"), gated.pop("released")
+    result = {
         "seed": seed,
-        "documents": len(docs),
-        "projects": list(PROJECTS),
+        "model": stage.model,
+        "title": scenario.title,
+        "documents": len(scenario.documents),
+        "poisoned": [{"uri": d.uri, "poison": d.poison} for d in sorted(scenario.poisoned, key=lambda d: d.uri)],
+        "projects": scenario.projects,
+        "agents": [a.name for a in scenario.agents],
+        "benign": {"ungated": usual, "cordon": calm},
         "ungated": plain,
-        "closure": gated.pop("closure"),
-        "released": gated.pop("released"),
         "cordon": gated,
+        "closure": closure,
+        "released": released,
     }
+    return {**result, "expectations": expectations(result, scenario)}
+
+
+def _run(arena: Arena, scenario: Scenario, seed: int, watch: Watch) -> dict[str, Any]:
+    """The scenario from documents to tool calls, then (where there is an operator) the hold; its figures."""
+    with swarm(arena, scenario.agents, seed) as agents:
+        player = Player(scenario, agents, watch)
+        for step in scenario.steps:
+            player.step(step)
+        contained = anyio.run(contain, arena, player) if arena.operator else {"kept": player.kept()}
+    kept = contained.pop("kept")
+    account = player.account
+    figures = {
+        "contaminated_records": len(account.poisoned),
+        "records": len(account.records),
+        "agents_reached": len(account.reached),
+        "reached": sorted(account.reached),
+        "risky_calls_on_poison": account.risky_calls_on_poison,
+        "benign_answers_kept": {"kept": sum(kept), "asked": len(kept)},
+        "held_at_write": sum(w.state == "held" for e in account.events for w in e.wrote if e.do != "echo"),
+        "calls": account.calls,
+        "marks": msgspec.to_builtins(account.marks),
+        "log": msgspec.to_builtins(account.events),
+    }
+    return {**figures, **contained}
+
+
+def expectations(result: dict[str, Any], scenario: Scenario) -> list[dict[str, Any]]:
+    """What the scenario wants to see beside what was seen: {name, expected, seen, met}."""
+    e, plain, gated, closure = scenario.expect, result["ungated"], result["cordon"], result["closure"]
+    usual, calm = result["benign"]["ungated"], result["benign"]["cordon"]
+    lost = max(a["benign_answers_kept"]["kept"] - b["benign_answers_kept"]["kept"] for a, b in ((usual, calm), (plain, gated)))
+    at_least = {
+        "risky calls on poison without Cordon": (e.risky_calls_ungated_min, plain["risky_calls_on_poison"]),
+        "precision of the closure": (e.closure_precision_min, closure["precision"]),
+        "recall of the closure": (e.closure_recall_min, closure["recall"]),
+    }
+    at_most = {
+        "risky calls on poison with Cordon": (e.risky_calls_cordon_max, gated["risky_calls_on_poison"]),
+        "poisoned records served while held": (0, gated["served_while_held"]),
+        "benign answers lost": (e.benign_answers_lost_max, lost),
+        "records held on a normal day": (0, calm["held_at_write"]),
+    }
+    exactly = {
+        "the second tenant is untouched": (True, gated["second_tenant_untouched"]),
+        "after the release all is as before": (True, result["released"]["ok"]),
+    }
+    return [
+        *({"name": n, "expected": f">= {w}", "seen": s, "met": s >= w} for n, (w, s) in at_least.items()),
+        *({"name": n, "expected": f"<= {w}", "seen": s, "met": s <= w} for n, (w, s) in at_most.items()),
+        *({"name": n, "expected": w, "seen": s, "met": s is w} for n, (w, s) in exactly.items()),
+    ]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from agents_demo import harness
-from agents_demo.report import render_text
+import pytest
 
-ROOT = Path(__file__).parents[2]
-AGENT_CODE = ("roles.py", "stores.py", "scenario.py", "harness.py", "report.py")
+from agents_demo.report import render_text
+from tests.unit.model_stub import stub
+
+SIDE = (
+    "contaminated_records",
+    "agents_reached",
+    "risky_calls_on_poison",
+    "calls_changed",
+    "benign_answers_kept",
+    "held_at_write",
+)
+DOCS = Path(__file__).parents[2] / "docs" / "demo.md"
+BAKERY = re.findall(r"^```toml\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)[0]
 
 
 def demo(seed: int) -> dict[str, Any]:
@@ -25,38 +36,90 @@ def demo(seed: int) -> dict[str, Any]:
 
 
 def stable(result: dict[str, Any]) -> dict[str, Any]:
-    """The figures that the seed decides: no ids, no times."""
-    sides = {
-        side: {
-            k: result[side][k] for k in ("contaminated_records", "agents_reached", "risky_calls_on_poison", "benign_answers_kept")
-        }
-        for side in ("ungated", "cordon")
+    """What the seed decides: figures, calls and all that was written, without ids and times."""
+    sides = {"ungated": result["ungated"], "cordon": result["cordon"], **{f"benign {k}": v for k, v in result["benign"].items()}}
+    return {
+        **{name: {k: side[k] for k in SIDE} for name, side in sides.items()},
+        "wrote": {name: [w["content"] for e in side["log"] for w in e["wrote"]] for name, side in sides.items()},
+        "calls": {name: [c["value"] for c in side["calls"]] for name, side in sides.items()},
+        "closure": {k: v for k, v in result["closure"].items() if k != "ms"},
+        "released": result["released"],
     }
-    return {**sides, "closure": {k: v for k, v in result["closure"].items() if k != "ms"}, "released": result["released"]}
 
 
 def test_the_demo_keeps_its_promises_and_its_seed() -> None:
     first = demo(7)
-    assert first["ungated"]["risky_calls_on_poison"] >= 1
-    assert first["cordon"]["risky_calls_on_poison"] == 0
-    assert first["closure"]["precision"] == first["closure"]["recall"] == 1.0
-    assert first["cordon"]["served_while_held"] == 0
-    assert first["cordon"]["benign_answers_kept"] == first["ungated"]["benign_answers_kept"]
-    assert first["cordon"]["notices"]["told"] == first["cordon"]["notices"]["acked"] != []
+    plain, gated, calm = first["ungated"], first["cordon"], first["benign"]["cordon"]
+    assert len(first["agents"]) >= 6
+    assert plain["risky_calls_on_poison"] >= 4
+    assert gated["risky_calls_on_poison"] == gated["calls_changed"] == 0
+    assert first["closure"]["precision"] == first["closure"]["recall"] == 1.0, first["closure"]["faults"]
+    assert gated["served_while_held"] == 0
+    assert gated["late_children"] == {"written": 1, "held": 1}
+    assert gated["benign_answers_kept"] == plain["benign_answers_kept"] == calm["benign_answers_kept"]
+    assert (calm["calls_changed"], calm["held_at_write"], calm["contaminated_records"]) == (0, 0, 0)
+    assert gated["notices"]["told"] == gated["notices"]["acked"] != []
     assert first["released"]["ok"]
-    assert first["cordon"]["second_tenant_untouched"]
-    assert "risky tool calls on poison" in render_text(first)
+    assert gated["second_tenant_untouched"]
+    assert all(e["met"] for e in first["expectations"])
+    page = render_text(first, str)
+    assert "risky tool calls on poison" in page
+    assert "NOT MET" not in page
+    first["expectations"][0]["met"] = False
+    assert "NOT MET: " in render_text(first, str)
     assert stable(demo(7)) == stable(first)
 
 
-def test_the_agents_use_the_bus_alone() -> None:
-    for name in AGENT_CODE:
-        tree = ast.parse((ROOT / "agents_demo" / name).read_text())
-        imported = {
-            (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) and not node.level else alias.name.split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom) and not (isinstance(node, ast.ImportFrom) and node.level)
-            for alias in node.names
-        }
-        assert not imported & {"gate", "broker_config", "cli", "cordon_cli"}, name
-    assert harness.ROLES
+def test_each_attack_reaches_a_tool_without_cordon_and_a_normal_day_shows_none_of_it() -> None:
+    first = demo(11)
+    assert {c["tool"] for c in first["ungated"]["calls"] if c["on_poison"]} == {
+        "wire_transfer", "share_bucket", "roll_back", "purge_snapshots",
+    }  # fmt: skip
+    rewritten = [e for e in first["ungated"]["log"] if e["do"] == "rewrite" and e["poisoned"]]
+    assert rewritten
+    said = {e["agent"] for e in first["ungated"]["log"] if e["do"] == "repeat" and e["poisoned"]}
+    assert said == {"planner", "coder", "reviewer"}
+    assert not any(e["poisoned"] for side in first["benign"].values() for e in side["log"])
+    assert all(e["met"] for e in first["expectations"]), first["expectations"]
+
+
+def cordon(folder: Path, *arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "bakery.toml").write_text(BAKERY)
+    command = [str(Path(sys.executable).with_name("cordon")), "demo", "--scenario", "bakery.toml", *arguments]
+    env = {**os.environ, "CORDON_DEMO_MODEL_KEY": key}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+
+
+def test_a_model_takes_the_place_of_the_script(tmp_path: Path) -> None:
+    with stub() as server:
+        done = cordon(tmp_path, "--json", "--html", "b.html", "--model", server.url, "--model-name", "quoter", key="sk-secret")
+        asked = list(server.asked)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads(done.stdout)
+    assert found["model"] == "quoter"
+    assert found["ungated"]["risky_calls_on_poison"] == 1
+    assert found["cordon"]["risky_calls_on_poison"] == 0
+    assert found["closure"]["precision"] == found["closure"]["recall"] == 1.0, found["closure"]["faults"]
+    assert any("As I understand it" in w["content"] for e in found["cordon"]["log"] for w in e["wrote"])
+    assert {headers["authorization"] for headers, _ in asked} == {"Bearer sk-secret"}
+    assert "sk-secret" not in done.stdout + done.stderr + (tmp_path / "b.html").read_text()
+
+
+def test_a_model_that_fails_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    with stub() as server:
+        server.answer = lambda _: (401, b"{}")
+        done = cordon(tmp_path, "--model", server.url, key="sk-secret")
+    assert done.returncode == 6
+    assert done.stderr.count("\n") == 1
+    assert "The agent reader stopped: The model's server answers with HTTP 401." in done.stderr
+    assert "sk-secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--model", "here"), ("--html", "no/where.html"), ("--scenario", "none.toml"), ("--scenario", ".")]
+)
+def test_a_wrong_option_is_told_before_anything_runs(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    done = cordon(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cordon: usage: ")
+    assert done.stderr.count("\n") == 1

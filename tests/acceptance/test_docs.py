@@ -23,7 +23,7 @@ import typer
 from cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
-RUN: Final = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md")
+RUN: Final = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md", "docs/demo.md")
 DOCS: Final = sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
 PLACEHOLDERS: Final = ("COMMAND", "…")
 CLIENT_LINES_MAX: Final = 10  # of the README's first look at the client
@@ -145,6 +145,8 @@ def test_every_command_and_snippet_runs_and_prints_what_the_doc_says(name: str, 
             shown = reader.run(f"python3 - <<'SNIPPET'\n{block.text}SNIPPET")
             if after.language == "text":
                 reader.compare(after.text.splitlines(), shown, f"{name}: the snippet before this text")
+        elif block.language == "toml":  # a file, which its first line names: `# mine.toml`
+            (reader.folder / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text)
         elif block.language == "console":
             for command in commands(block.text):
                 reader.follow(command)
