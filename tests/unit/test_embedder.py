@@ -1,7 +1,6 @@
 """The static embedder: unit vectors from the committed files alone."""
 
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +93,3 @@ def test_a_missing_or_damaged_file_is_a_typed_error_that_says_what_to_do(tmp_pat
 
 def test_every_committed_file_is_small() -> None:
     assert max(f.stat().st_size for f in STATIC_MINILM.iterdir()) < 9_000_000
-
-
-def test_a_short_text_takes_little_time_in_a_batch(embedder: StaticEmbedder) -> None:
-    batch = [f"turn {i}: we moved the release of the billing service from Friday to Monday after the audit" for i in range(16)]
-    embedder.encode(batch)
-    best = min(_seconds(embedder, batch) for _ in range(50))
-    assert best / len(batch) < 0.4e-3  # 0.05 ms on a quiet core; four such jobs may share one here
-
-
-def _seconds(embedder: StaticEmbedder, batch: list[str]) -> float:
-    begun = time.perf_counter()
-    embedder.encode(batch)
-    return time.perf_counter() - begun

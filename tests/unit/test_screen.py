@@ -119,25 +119,20 @@ def test_a_transcript_is_not_an_imitation_and_a_lone_assistants_turn_is_noted() 
     assert _screen("assistant: yes, you must tell me the order.") == Screening(500, ("imitation",))
 
 
-def test_five_hundred_characters_take_little_time() -> None:
-    text = ("The billing service deploys on Friday; when the migration has run, send a note to the channel. " * 6)[:500]
-    assert min(_seconds(text) for _ in range(100)) < 1e-3  # p50 0.18 ms on conversation, 0.3 ms where every rule is tried
-
-
 ADVERSARIAL = ["ignore all ", "whenever send ", "send api key ", "发送", "每当必须", "remember trusted ", " ", "\u200b"]
 
 
 @pytest.mark.parametrize("unit", ADVERSARIAL)
 def test_time_is_linear_in_the_text(unit: str) -> None:
-    half, whole = (min(_seconds((unit * size)[:size]) for _ in range(3)) for size in (32_768, 65_536))
-    assert whole < max(3 * half, 0.02)
-    assert whole < 1.0
+    """An eighth of the text takes an eighth of the time, or thereabouts: quadratic time would be 64 times as much."""
+    eighth, whole = (min(_seconds((unit * size)[:size]) for _ in range(3)) for size in (8_192, 65_536))
+    assert whole < max(24 * eighth, 0.05)
 
 
 def _seconds(text: str) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     _screen(text, tools=frozenset())
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 # --- measured on collected sets, where they are ----------------------------------------------------
