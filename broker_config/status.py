@@ -53,7 +53,7 @@ def last_status(home: Home) -> Status | None:
     """What the supervisor wrote last, true or not; None if it never did."""
     try:
         return msgspec.json.decode(home.status.read_bytes(), type=Status)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
 
 
