@@ -79,11 +79,16 @@ def show(*parts: RenderableType) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[None]:
-    """A spinner on stderr while a long thing runs; nothing at all unless stderr is a terminal."""
+    """A spinner on stderr while a long thing runs (a line, where a terminal can't); nothing at all unless it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
-    with console(stderr=True).status(what):
+    terminal = console(stderr=True)
+    if terminal.is_dumb_terminal:
+        note(f"{what} …")
+        yield
+        return
+    with terminal.status(what):
         yield
 
 

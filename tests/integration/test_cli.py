@@ -166,6 +166,72 @@ def test_down_leaves_nothing_then_commands_say_what_to_do_then_rebuild_and_verif
     assert shell.ok("verify")["findings"] == []
 
 
+@pytest.mark.parametrize("hung", ["gatekeeper", "broker"])
+def test_a_hung_process_is_named_by_status_and_verify_with_the_way_to_restart_it(cordon: Shell, hung: str) -> None:
+    before = cordon.ok("status")
+    pid = before["pids"][hung]
+    words = f"The {hung} (pid {pid}) does not answer; it may be hung: kill -9 {pid} restarts it."
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asked = cordon("status", "--json")
+        assert (asked.code, asked.err.startswith(f"cordon: unavailable: {words}")) == (6, True), asked
+        told = {name: asked.json[name] for name in ("state", "pids", "url", "since")}
+        assert told == {name: before[name] for name in told}
+        assert (asked.json["error"]["reason"], asked.json["error"]["message"]) == (f"{hung}_silent", words)
+        shown = cordon("status")
+        assert (shown.code, f"{hung} {pid}" in shown.out, words in shown.err) == (6, True, True), shown
+        since = time.monotonic()
+        assert cordon.no("unavailable", "verify")["message"] == words
+        assert time.monotonic() - since < 20
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    cordon.ok("status")
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "xterm"])
+def test_verify_says_on_a_terminal_that_it_works(cordon: Shell, terminal: str) -> None:
+    ours, its = os.openpty()
+    try:
+        env = {**cordon.env, "TERM": terminal}
+        done = subprocess.run([CORDON, "verify"], env=env, stdout=subprocess.PIPE, stderr=its, timeout=WAIT_S, check=False)
+        os.set_blocking(ours, False)
+        assert (done.returncode, b"reading the whole ledger, " in os.read(ours, 1 << 16)) == (0, True)
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
+def test_a_home_whose_gatekeeper_refuses_to_serve_says_why_and_the_way_out(tmp_path: Path) -> None:
+    cordon = Here(tmp_path / "home")
+    ledger, copy = cordon.home / "broker" / "js", tmp_path / "older"
+    try:
+        cordon.ok("quickstart")
+        cordon.ok("down")
+        shutil.copytree(ledger, copy)
+        cordon.ok("up", "--detach")
+        written(cordon, "The ledger is to lose this")
+        cordon.ok("down")
+        shutil.rmtree(ledger)
+        copy.rename(ledger)
+        first = cordon("up", "--detach", "--json")
+        assert (first.code, first.json["state"], first.json["error"]["reason"]) == (6, "degraded", "ledger_went_back")
+        own = json.loads((cordon.home / "run" / "gatekeeper.error").read_text())
+        status = cordon("status", "--json")
+        assert (status.code, status.json["error"], status.json["pids"].keys()) == (6, own, {"supervisor", "broker"})
+        assert json.loads((cordon.home / "run" / "status.json").read_text())["error"] == own
+        for command in (("status",), ("up",), ("up", "--detach"), ("quickstart",), ("verify",)):
+            said = cordon(*command)
+            assert said.code == 6
+            assert said.err.startswith(f"cordon: unavailable: The home {cordon.home} is degraded: {own['message']}"), said
+            assert said.err.endswith(f"{own['advice']} It is not tried again by itself: `cordon down`, then `cordon up --detach`.\n")
+        assert cordon.no("unavailable", "up", "--detach")["reason"] == "ledger_went_back"
+        cordon.ok("down")
+        cordon.ok("rebuild", "--accept-ledger", "kim")
+        assert cordon.ok("quickstart")["added"] == []
+    finally:
+        cordon("down")
+
+
 # --- tenants, projects, agents ----------------------------------------------------------------------
 def test_tenants_projects_and_agents_are_added_once_and_listed(cordon: Shell) -> None:
     cordon.ok("agent", "add", "demo", "helper", "--project", "main", "--person", "kim")
