@@ -60,7 +60,7 @@ def test_a_subscription_that_is_cancelled_while_it_begins_leaves_the_connection_
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(transport.subscribe, [NOTICES], 8)
                     with anyio.fail_after(5):
-                        while not transport._nc._pongs:  # noqa: ASYNC110 - until its PING is on the way
+                        while not transport._nc._pongs:
                             await anyio.lowlevel.checkpoint()
                     tasks.cancel_scope.cancel()
                 again = await transport.subscribe([NOTICES], 8)  # needs a PONG
