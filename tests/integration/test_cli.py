@@ -261,6 +261,16 @@ def test_an_agent_that_could_use_no_memory_is_not_made_and_its_name_stays_free(c
     assert made["projects"] == ["main"]
 
 
+def test_a_rotation_gives_an_agent_other_projects(cordon: Shell) -> None:
+    cordon.ok("project", "add", "demo", "second")
+    made = cordon.ok("agent", "add", "demo", "mover", "--project", "main")
+    assert cordon.no("refused", "agent", "rotate", "demo", "mover", "--project", "secnd")["reason"] == "project_unknown"
+    moved = cordon.ok("agent", "rotate", "demo", "mover", "--project", "main", "--project", "second")
+    assert (moved["agent_id"], moved["projects"]) == (made["agent_id"], ["main", "second"])
+    assert cordon.ok("write", "--as", "demo/mover", "--project", "second", "Moved over")["project"] == "second"
+    assert "main, second" in cordon("agent", "rotate", "demo", "mover").out
+
+
 def test_a_role_that_needs_no_project_is_made_without_one(cordon: Shell) -> None:
     assert cordon.ok("agent", "add", "demo", "looker", "--role", "auditor")["projects"] == []
 
