@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -161,18 +162,28 @@ class Control:
             self.home.agent_creds(tenant, name).unlink(missing_ok=True)
             return done
 
-    async def agent_rotate(self, tenant: str, name: str, ttl: int | None = None, keep_old: bool = False) -> dict[str, Any]:
+    async def agent_rotate(
+        self, tenant: str, name: str, ttl: int | None = None, keep_old: bool = False, projects: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """A new key and credential file for the same agent, with the same rights; the old key is cut (unless `keep_old`).
 
-        The agent keeps its id, context, notices and idempotency keys. `ttl` in seconds, None = the role's default.
+        The agent keeps its id, context, notices and idempotency keys. `ttl` in seconds, None = the role's default. `projects`
+        take the place of those it had; none = it keeps them. An unknown one is Rejected, and nothing is changed.
         """
         async with self._changing_trust():
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
             creds = self.home.agent_creds(tenant, name)
             request = _same_rights(tenant, agent, creds, ttl)
+            if projects:
+                await self._check_projects(owner, projects)
+                request = replace(request, projects=tuple(dict.fromkeys(projects)))
             pending, key = self._write_pending(creds, request)
             try:
-                done = await self._ask(AdmAgent(action="rotate", account=owner.account, name=name, key=key.public))
+                done = await self._ask(
+                    AdmAgent(
+                        action="rotate", account=owner.account, name=name, key=key.public, projects=list(request.projects)
+                    )
+                )  # fmt: skip
             except (Rejected, Denied):
                 pending.unlink()
                 raise

@@ -247,11 +247,24 @@ class Home:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it, that only its owner may enter."""
-    if not path.is_dir():
-        if not path.parent.is_dir():
-            private_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
+    """Make a folder, and those above it, that only its owner may enter. `ConfigError` if that can't be."""
+    try:
+        if not path.is_dir():
+            if not path.parent.is_dir():
+                private_folder(path.parent)
+            path.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise _unusable(path, "There is something else than a folder") from None
+    except OSError as e:
+        raise _unusable(path, e.strerror or type(e).__name__) from None
+
+
+def _unusable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"The folder {path} can't be made: {why}.",
+        reason="folder_unusable",
+        advice="Give the home another place with --home or CORDON_HOME, or run this as the owner of that one.",
+    )
 
 
 def write_private(path: Path, text: str) -> None:

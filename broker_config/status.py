@@ -10,12 +10,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from bus.errors import CordonError
+from bus.errors import CordonError, Unavailable
 
 from .home import Home, write_private
 from .processes import is_ours
 
 State = Literal["starting", "ready", "degraded", "stopped"]
+RESTART: Final = "`cordon down`, then `cordon up --detach`"
 PROCESSES: Final = ("supervisor", "broker", "gatekeeper")
 
 
@@ -53,7 +54,7 @@ def last_status(home: Home) -> Status | None:
     """What the supervisor wrote last, true or not; None if it never did."""
     try:
         return msgspec.json.decode(home.status.read_bytes(), type=Status)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return None
 
 
@@ -71,3 +72,22 @@ def read_status(home: Home) -> Status | None:
     whole = set(pids) == set(PROCESSES)
     state: State = last.state if whole or (last.state != "ready" and "supervisor" in pids) else "degraded"
     return msgspec.structs.replace(last, pids=pids, state=state)
+
+
+def not_serving(home: Home, now: Status) -> Unavailable:
+    """What to say of a home that is up and doesn't serve: why, and the way out."""
+    if now.state == "starting":
+        return Unavailable(f"The home {home.path} is still starting.", reason="starting", advice="Wait, and see `cordon status`.")
+    why = now.error or _unexplained(home, now)
+    # A supervisor starts again what died, but never what refused to serve.
+    dead = why.reason.endswith("_died")
+    way = f"If that doesn't help: {RESTART}." if dead else f"It is not tried again by itself: {RESTART}."
+    return Unavailable(
+        f"The home {home.path} is {now.state}: {why.message}", reason=why.reason, advice=f"{why.advice} {way}".strip()
+    )
+
+
+def _unexplained(home: Home, now: Status) -> Problem:
+    missing = next((name for name in PROCESSES if name not in now.pids), "gatekeeper")
+    log = f"See {home.log(missing)}."
+    return Problem(reason=f"{missing}_gone", message=f"Its {missing} is not running.", advice=log)

@@ -24,7 +24,7 @@ from bus.errors import ConfigError, CordonError, Unavailable
 
 from .home import Home, private_folder
 from .processes import POLL_S, live_pid, spawn, stop_pid, wait_reaped
-from .status import PROCESSES, Status, last_status, read_status, write_status
+from .status import PROCESSES, Status, last_status, not_serving, read_status, write_status
 from .supervision import EXIT_CONFIG, GATEKEEPER_STOP_S, Supervisor
 
 __all__ = ["Status", "last_status", "locked", "main", "read_status", "start", "stop"]
@@ -52,6 +52,16 @@ def _take_lock(home: Home) -> int:
     return fd
 
 
+def _take_lock_to_start(home: Home) -> int:
+    try:
+        return _take_lock(home)
+    except ConfigError:
+        now = read_status(home)
+        if now is not None and now.state != "ready":
+            raise not_serving(home, now) from None
+        raise
+
+
 @contextmanager
 def locked(home: Home) -> Iterator[None]:
     """The whole home for oneself, for work while it is down. `ConfigError` (already_up) if it isn't."""
@@ -75,9 +85,10 @@ def start(
 
     detach: return when it is ready, or degraded because the gatekeeper refuses to serve (`error` says why); all goes on.
     Not detach: return when it was stopped (Ctrl-C, SIGTERM, `cordon down`).
-    Raises ConfigError (already up, port, program, exposed seeds) or Unavailable (not ready in time, or died too often).
+    Raises ConfigError (already up, port, program, exposed seeds) or Unavailable (not ready in time, died too often, or up already
+    and not serving: it says why).
     """
-    lock = _take_lock(home)
+    lock = _take_lock_to_start(home)
     try:
         home.status.unlink(missing_ok=True)
         argv = [sys.executable, "-P", "-m", "broker_config.supervisor", "--home", str(home.path), "--lock-fd", str(lock)]

@@ -6,6 +6,7 @@ frame is always reported (`Gap`); a permission violation fails what it belongs t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import secrets
@@ -38,6 +39,7 @@ NOT_DELIVERED: Final = frozenset({"no_responders", "not_connected"})
 OUTCOME_UNKNOWN: Final = frozenset({"timeout", "connection_lost"})
 _NO_RESPONDERS: Final = "503"
 _PING_S: Final = 20  # twice unanswered = reconnect: a silent peer is noticed within a minute, not nats-py's six
+_FLUSH_S: Final = 4 * _PING_S  # longer than a silent peer is listened to: a flush ends by an answer or with its connection
 _AUTH_REFUSALS_MAX: Final = 2  # one may be a server that still loads its accounts
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 _AUTH = re.compile(r"authorization violation|authentication (?:revoked|expired|timeout)|account authentication expired")
@@ -81,7 +83,7 @@ class _Pending:
     """A request that waits for its answer. The first of `resolve` and `fail` counts."""
 
     def __init__(self, subject: str, accept: Accept[Any]) -> None:
-        self.subject = subject.lower()  # as the broker names it in a violation
+        self.subject = subject
         self.accept = accept
         self.done = anyio.Event()
         self.answer: Any = None
@@ -106,9 +108,9 @@ class _Listener:
         self.subscriptions: list[NatsSubscription] = []
         self._forget = forget
 
-    def hears(self, subject: str) -> bool:
-        """Whether it listens to this pattern, written in lower case."""
-        return any(s.subject.lower() == subject for s in self.subscriptions)
+    @property
+    def subjects(self) -> list[str]:
+        return [s.subject for s in self.subscriptions]
 
     async def put(self, msg: Msg) -> None:
         self.queue.put(msg.data)
@@ -137,6 +139,7 @@ class NatsTransport:
         self._inbox = f"{inbox(credential.key)}.{secrets.token_hex(8)}"
         self._pending: dict[str, _Pending] = {}
         self._listeners: set[_Listener] = set()
+        self._flushing: set[asyncio.Task[None]] = set()
         self._auth_refusals = 0
         self._last_error = "no answer"
 
@@ -195,6 +198,8 @@ class NatsTransport:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + self._timing.close_s):
             await self._nc.close()
             await self._closed.wait()  # nats-py may be closing already, in a task that nobody else waits for
+        for flushing in list(self._flushing):  # no PONG comes any more
+            flushing.cancel()
 
     def _finish(self, error: CordonError) -> None:
         self._end = self._end or error
@@ -286,8 +291,20 @@ class NatsTransport:
 
     async def _settle(self) -> None:
         """Return when the broker has read all that was sent so far."""
-        await self._nc.flush()  # nats-py sends this PING ahead of what is still in its buffer, and then the buffer
-        await self._nc.flush()
+        await self._flush()  # nats-py sends this PING ahead of what is still in its buffer, and then the buffer
+        await self._flush()
+
+    async def _flush(self) -> None:
+        # Who waits may be cancelled; the PING may not: nats-py's reader ends, for good, at a PONG for a cancelled one.
+        flushing, done = asyncio.create_task(self._nc.flush(_FLUSH_S)), anyio.Event()
+        self._flushing.add(flushing)
+        flushing.add_done_callback(self._flushing.discard)
+        flushing.add_done_callback(lambda _: done.set())
+        flushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits for it any more
+        await done.wait()
+        if flushing.cancelled():
+            raise nats.errors.ConnectionClosedError
+        flushing.result()
 
     # --- what nats-py reports ---------------------------------------------------------------------
     async def _on_error(self, error: Exception) -> None:
@@ -304,11 +321,13 @@ class NatsTransport:
             await self._on_auth_refused()
 
     def _on_violation(self, what: str, subject: str) -> None:
-        error = violation(what, subject)
-        for pending in [p for p in self._pending.values() if what == "publish" and p.subject == subject]:
-            pending.fail(error)
-        for listener in [x for x in self._listeners if what == "subscription" and x.hears(subject)]:
-            listener.queue.fail(error)
+        # nats-py tells the subject in lower case; the error names it as it was written.
+        for pending in list(self._pending.values()) if what == "publish" else ():
+            if pending.subject.lower() == subject:
+                pending.fail(violation(what, pending.subject))
+        for listener in list(self._listeners) if what == "subscription" else ():
+            for written in (s for s in listener.subjects if s.lower() == subject):
+                listener.queue.fail(violation(what, written))
 
     async def _on_auth_refused(self) -> None:
         self._auth_refusals += 1

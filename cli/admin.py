@@ -8,7 +8,8 @@ import typer
 
 from .call import Call
 from .command import PEOPLE, command, group
-from .output import facts, note, print_json, show, table
+from .exits import usage
+from .output import facts, print_json, show, table
 from .render import render_untrusted
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
@@ -75,7 +76,7 @@ def agent_add(
     project: Annotated[
         list[str],
         typer.Option(
-            "--project", metavar="NAME", help="A project it may use (repeatable). Without one it can neither read nor write."
+            "--project", metavar="NAME", help="A project it may use (repeatable); agent, ingest and user_session need one."
         ),
     ] = [],  # noqa: B006
     role: Annotated[
@@ -93,8 +94,15 @@ def agent_add(
     """Add an agent and write its credential file. Names are never reused.
 
     The file that is named at the end is all the agent needs, with the address from `cordon status`.
-    What an agent may do is in its credential: to change it, add another agent.
+    What an agent may do is in its credential. `cordon agent rotate` gives it other projects; for more, add another agent.
     """
+    if not project and role in _NEEDS_PROJECT:
+        raise usage(
+            f"An agent of role {role} without a project could neither read nor write, and its name would be used up.",
+            reason="project_missing",
+            advice="Give it --project NAME, once for each; `cordon project list` has them.",
+            field="project",
+        )
     made = call.ask_control(
         lambda control: control.agent_add(
             tenant, name, role=role, projects=project, see=see, tools=tool, person=person, user=user, ttl=ttl
@@ -104,8 +112,6 @@ def agent_add(
         print_json(made)
         return None
     show(facts({"agent": f"{tenant}/{name} ({role})", "id": made["agent_id"], "key": made["key"], "creds": made["creds"]}))
-    if not project and role in _NEEDS_PROJECT:
-        note(f"cordon: {render_untrusted(name)} has no project and can use no memory; names are never reused: add another.")
     return None
 
 
@@ -135,14 +141,22 @@ def agent_rotate(
     name: Name,
     ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the new credential lives.")] = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Let the old credential work until the next rotation.")] = False,
+    project: Annotated[
+        list[str],
+        typer.Option("--project", metavar="NAME", help="Instead of its projects (repeatable); without one it keeps them."),
+    ] = [],  # noqa: B006
 ) -> int | None:
-    """Give an agent a new key and credential file, and cut the old one. Its id, context and notices stay."""
-    made = call.ask_control(lambda control: control.agent_rotate(tenant, name, ttl, keep_old))
+    """Give an agent a new key and credential file, and cut the old one. Its id, context and notices stay.
+
+    With --project it also gets other projects: name all that it is to have from now on.
+    """
+    made = call.ask_control(lambda control: control.agent_rotate(tenant, name, ttl, keep_old, project))
     if call.json:
         print_json(made)
         return None
     old = "the old credential still works" if keep_old else "the old credential is cut"
-    show(facts({"agent": f"{tenant}/{name}", "key": made["key"], "creds": made["creds"], "note": old}))
+    projects = _cell(made["projects"]) or "none"
+    show(facts({"agent": f"{tenant}/{name}", "projects": projects, "key": made["key"], "creds": made["creds"], "note": old}))
     return None
 
 

@@ -42,6 +42,8 @@ Message = Annotated[
     str, typer.Option("-m", "--message", metavar="TEXT", help="Why: it stays in the record. At most 1,000 characters.")
 ]
 
+# What may stand before the command, too; whether a value follows.
+GLOBAL_OPTIONS: Final = {"--as": True, "--project": True, "--home": True, "--json": False}
 _GLOBAL: Final[dict[str, Any]] = {"as_": As, "project": Project, "home": HomeFolder, "json": Json}
 
 

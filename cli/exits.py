@@ -6,6 +6,7 @@ refusal are always all there, so a script never has to ask which kind it got.
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from .render import render_untrusted
 
 DEBUG_VARIABLE: Final = "CORDON_DEBUG"
 _LINE_CHARS: Final = 2_000
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Exit(IntEnum):
@@ -30,6 +32,7 @@ class Exit(IntEnum):
     INCOMPLETE = 5
     UNAVAILABLE = 6
     INTERNAL = 70
+    OUTPUT = 74  # EX_IOERR of sysexits.h, as 70 is its EX_SOFTWARE
     INTERRUPTED = 130
     PIPE_CLOSED = 141  # as any Unix tool whose reader left
 
@@ -42,6 +45,7 @@ NAMES: Final = {
     Exit.INCOMPLETE: "incomplete",
     Exit.UNAVAILABLE: "unavailable",
     Exit.INTERNAL: "internal",
+    Exit.OUTPUT: "output",
     Exit.INTERRUPTED: "interrupted",
 }
 
@@ -108,7 +112,17 @@ def failure_of(error: BaseException, logs: Path) -> Failure:
         return usage(
             f"{error.filename} can't be used: {error.strerror}.", reason="no_access", advice="Run this as the owner of the home."
         )
+    if isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
+        return _of_system(error)
     return _internal(error, logs)
+
+
+def _of_system(error: OSError) -> Failure:
+    """What the operating system refused: a path that is wrong, or a disk that is full."""
+    what = f"{error.filename or 'A file'} can't be used: {error.strerror}."
+    if error.errno in _DISK_FULL:
+        return Failure(Exit.UNAVAILABLE, what, reason="disk_full", advice="Make room, then try again.")
+    return usage(what, reason="no_access", advice="Check that path, and --home.")
 
 
 def _of_cordon(error: Any) -> Failure:

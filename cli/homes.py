@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # A process that ended stays visible until its parent has reaped it; an orphan's parent is init, which may take its time.
 _REAPED_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.02
+# Which process a question to the control plane failed on, by the failure's reason.
+_SILENT: Final = {"no_answer": "gatekeeper", "broker_unreachable": "broker"}
 
 
 def register(app: typer.Typer) -> None:
@@ -92,8 +94,11 @@ def _is_visible(pid: int) -> bool:
 
 def status(call: Call) -> int | None:
     """Show what runs, where, and how far it is. Exit 6 if the home is not ready."""
-    from broker_config.status import Status
+    import msgspec
+
+    from broker_config.status import Problem, Status
     from broker_config.supervisor import last_status, read_status
+    from bus import Unavailable
 
     home = call.existing_home()
     now = read_status(home)
@@ -103,8 +108,29 @@ def status(call: Call) -> int | None:
         now = Status(url=home.url, pids={}, state="stopped", since=since, error=error)
     gatekeeper: dict[str, Any] = {}
     if now.state == "ready":
-        gatekeeper = call.ask_control(lambda control: control.status())
+        try:
+            gatekeeper = ask_gatekeeper(call, now)
+        except Unavailable as e:
+            now = msgspec.structs.replace(now, error=Problem.of(e))
     return _told(call, now, gatekeeper)
+
+
+def ask_gatekeeper(call: Call, now: Status) -> dict[str, Any]:
+    """What the gatekeeper of a home that is up says of itself. Unavailable names the process that doesn't answer."""
+    from bus import Unavailable
+
+    try:
+        return call.ask_control(lambda control: control.status())
+    except Unavailable as e:
+        silent = _SILENT.get(e.reason, "")
+        if silent not in now.pids:
+            raise
+        pid, log = now.pids[silent], call.home.log(silent)
+        raise Unavailable(
+            f"The {silent} (pid {pid}) does not answer; it may be hung: kill -9 {pid} restarts it.",
+            reason=f"{silent}_silent",
+            advice=f"Its log is {log}.",
+        ) from None
 
 
 def use(
@@ -141,6 +167,8 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
     """Print a status. 6 unless the home is ready, or was stopped on request."""
     import msgspec
 
+    from broker_config.status import not_serving
+
     document = {"home": str(call.home.path), **msgspec.to_builtins(now)}
     if gatekeeper is not None:
         document["gatekeeper"] = gatekeeper
@@ -153,9 +181,12 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
         }
         place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
         show(facts({**place, **counts}))
-    if now.state == "ready" or (now.state == "stopped" and gatekeeper is None):
+    if (now.state == "ready" and now.error is None) or (now.state == "stopped" and gatekeeper is None):
         return None
-    if now.error is not None:
+    if now.state == "degraded":
+        why = not_serving(call.home, now)
+        note(Failure(Exit.UNAVAILABLE, why.message, reason=why.reason, advice=why.advice).line())
+    elif now.error is not None:
         note(Failure(Exit.UNAVAILABLE, now.error.message, reason=now.error.reason, advice=now.error.advice).line())
     else:
         advice = " Start it with `cordon up --detach`." if now.state == "stopped" else ""

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from .exits import Exit
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PIPED_COLUMNS: Final = 160  # a pipe has no width; wide enough that tables don't wrap
 SHORT_ID_CHARS: Final = 8
+_STDERR: Final = 2
 
 STATE_STYLES: Final = {
     "active": "green", "held": "yellow", "retracted": "red", "expired": "dim", "superseded": "dim", "erased": "red",
@@ -49,7 +50,8 @@ def print_json(value: msgspec.Struct | Mapping[str, Any]) -> None:
 
 def note(line: str) -> None:
     """A line for people, on stderr. The caller has rendered what isn't his."""
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody reads stderr: that changes neither what was done nor its exit code
+        print(line, file=sys.stderr, flush=True)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -77,11 +79,16 @@ def show(*parts: RenderableType) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[None]:
-    """A spinner on stderr while a long thing runs; nothing at all unless stderr is a terminal."""
+    """A spinner on stderr while a long thing runs (a line, where a terminal can't); nothing at all unless it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
-    with console(stderr=True).status(what):
+    terminal = console(stderr=True)
+    if terminal.is_dumb_terminal:
+        note(f"{what} …")
+        yield
+        return
+    with terminal.status(what):
         yield
 
 
@@ -122,7 +129,60 @@ def short(id: str) -> str:
     return id[-SHORT_ID_CHARS:]
 
 
+# --- streams that fail --------------------------------------------------------------------------------
+def prepare_streams() -> None:
+    """A stdin, stdout or stderr that was closed (`>&-`) becomes /dev/null, else the next file that is opened takes its number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(fd)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    sys.stdout = cast(TextIO, _Stdout(sys.stdout))
+
+
+class _Stdout:
+    """stdout that remembers why it failed: the error alone doesn't say that it was stdout's, and it may come but once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.error: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._noting():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._noting():
+            self._stream.flush()
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            self.error = e
+            raise
+
+
 def reader_left() -> int:
-    """The reader of our pipe is gone: that is its right. Without this Python would complain once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader of our pipe is gone: that is its right."""
+    _drop_output()
     return Exit.PIPE_CLOSED
+
+
+def output_error() -> OSError | None:
+    """Why stdout took nothing; None if it did, or wasn't prepared. What it didn't take is dropped."""
+    error: OSError | None = getattr(sys.stdout, "error", None)
+    if error is not None:
+        _drop_output()
+    return error
+
+
+def _drop_output() -> None:
+    """Without this Python would try again at exit, and complain."""
+    with suppress(OSError, ValueError):  # not a real file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -39,9 +39,12 @@ def quickstart(call: Call) -> int | None:
     It can be run again: it adds what is missing and takes nothing away.
     """
     from broker_config.home import Current
+    from broker_config.status import not_serving
 
     home = call.home
     running = ensure_up(home)
+    if running.state != "ready":
+        raise not_serving(home, running)
     with progress("adding tenant, project and agents"):
         added = call.ask_control(lambda control: _fill(control, home))
     home.write_current(Current(principal=f"{TENANT}/writer", project=PROJECT))

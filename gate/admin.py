@@ -192,12 +192,15 @@ class Admin:
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
 
     def _rotated(self, t: Tenant, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
-        """One more key for the same agent: its id, context, notices and idempotency keys stay."""
+        """One more key, and perhaps other projects, for the same agent: its id, context, notices and idempotency keys stay."""
         if agent.whole:
             raise Refused("agent_revoked", field="name")
         if not is_key(req.key) or t.agents.by_key.get(req.key, agent) is not agent or req.key in agent.revoked:
             raise Refused("bad_field", field="key")
-        if req.key in agent.keys:  # a retry
+        if any(name not in t.projects for name in req.projects):
+            raise Refused("project_unknown", field="projects")
+        projects = req.projects or list(agent.projects)
+        if req.key in agent.keys and projects == list(agent.projects):  # a retry
             return []
         return [
             E.AgentIssued(
@@ -206,7 +209,7 @@ class Admin:
                 name=agent.name,
                 key=req.key,
                 role=agent.role,
-                projects=list(agent.projects),
+                projects=projects,
                 person=agent.person,
                 by=ADMIN,
             )

@@ -280,7 +280,7 @@ class Operators:
             id=req.id,
             kind="recall",
             facts={"decided": len(rows), "served": served, "elsewhere": len(rows) - len(shown)},
-            sentences=[f"{served} of {len(rows)} candidates were served; {len(rows) - served} were withheld."],
+            sentences=[_served_sentence(served, len(rows))],
             reads=shown,
             position=t.position,
         )
@@ -352,6 +352,12 @@ def _checked_message(message: str) -> str:
     return redact(message).text
 
 
+def _served_sentence(served: int, decided: int) -> str:
+    candidates = f"{decided} candidate{'' if decided == 1 else 's'}"
+    was, left = ("was" if n == 1 else "were" for n in (served, decided - served))
+    return f"{served} of {candidates} {was} served; {decided - served} {left} withheld."
+
+
 def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
     """What happened to this memory, as a person would say it. No agent text in it."""
     agent = facts["actor"]["name"]
@@ -359,10 +365,11 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
     if e.edges:
         kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
-        least = min(e.edges, key=lambda x: int(t.columns.eff[x.parent])).parent
+        trust = min(int(t.columns.eff[x.parent]) for x in e.edges) / 1000
         out.append(
-            f"It derives from {len(e.edges)} memories ({said}); "
-            f"the least trusted of them has trust {int(t.columns.eff[least]) / 1000:g}."
+            f"It derives from {len(e.edges)} memories ({said}); the least trusted of them has trust {trust:g}."
+            if len(e.edges) > 1
+            else f"It derives from 1 memory ({said}), which has trust {trust:g}."
         )
     else:
         out.append("It derives from nothing that its writer was served here.")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from cli.main import run
 
 CORDON = str(Path(sys.executable).with_name("cordon"))
 WAIT_S = 60.0
+AGAIN = "It is not tried again by itself: `cordon down`, then `cordon up --detach`."
 CODES = {"refused": 1, "usage": 2, "conflict": 3, "not permitted": 4, "incomplete": 5, "unavailable": 6}
 
 
@@ -166,6 +168,70 @@ def test_down_leaves_nothing_then_commands_say_what_to_do_then_rebuild_and_verif
     assert shell.ok("verify")["findings"] == []
 
 
+@pytest.mark.parametrize("hung", ["gatekeeper", "broker"])
+def test_a_hung_process_is_named_by_status_and_verify_with_the_way_to_restart_it(shell: Shell, hung: str) -> None:
+    before = shell.ok("status")
+    pid = before["pids"][hung]
+    words = f"The {hung} (pid {pid}) does not answer; it may be hung: kill -9 {pid} restarts it."
+    since = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor() as pool:
+            asked, shown, verified = pool.map(lambda line: shell(*line), [["status", "--json"], ["status"], ["verify", "--json"]])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - since < 30
+    assert [done.code for done in (asked, shown, verified)] == [6, 6, 6]
+    assert all(done.err.startswith(f"cordon: unavailable: {words}") for done in (asked, shown, verified))
+    told = {name: asked.json[name] for name in ("state", "pids", "url", "since")}
+    assert told == {name: before[name] for name in told}
+    assert (asked.json["error"]["reason"], asked.json["error"]["message"]) == (f"{hung}_silent", words)
+    assert f"{hung} {pid}" in shown.out
+    assert verified.json["message"] == words
+    shell.ok("status")
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "xterm"])
+def test_verify_says_on_a_terminal_that_it_works(cordon: Shell, terminal: str) -> None:
+    ours, its = os.openpty()
+    try:
+        env = {**cordon.env, "TERM": terminal}
+        done = subprocess.run([CORDON, "verify"], env=env, stdout=subprocess.PIPE, stderr=its, timeout=WAIT_S, check=False)
+        os.set_blocking(ours, False)
+        assert (done.returncode, b"reading the whole ledger, " in os.read(ours, 1 << 16)) == (0, True)
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
+def test_a_home_whose_gatekeeper_refuses_to_serve_says_why_and_the_way_out(tmp_path: Path) -> None:
+    cordon, shell = Here(tmp_path / "home"), Shell(tmp_path / "home")
+    ledger, copy = cordon.home / "broker" / "js", tmp_path / "older"
+    try:
+        shell.ok("quickstart")
+        shell.ok("down")
+        shutil.copytree(ledger, copy)
+        shell.ok("up", "--detach")
+        written(cordon, "The ledger is to lose this")
+        shell.ok("down")
+        shutil.rmtree(ledger)
+        copy.rename(ledger)
+        first = shell("up", "--detach", "--json")
+        assert (first.code, first.json["state"], first.json["error"]["reason"]) == (6, "degraded", "ledger_went_back")
+        own = json.loads((cordon.home / "run" / "gatekeeper.error").read_text())
+        status = cordon("status", "--json")
+        assert (status.code, status.json["error"], status.json["pids"].keys()) == (6, own, {"supervisor", "broker"})
+        assert json.loads((cordon.home / "run" / "status.json").read_text())["error"] == own
+        for command in (("status",), ("up",), ("up", "--detach"), ("quickstart",), ("verify",)):
+            said = cordon(*command)
+            assert said.code == 6
+            assert said.err.startswith(f"cordon: unavailable: The home {cordon.home} is degraded: {own['message']}"), said
+            assert said.err.endswith(f"{own['advice']} {AGAIN}\n"), said
+        assert cordon.no("unavailable", "up", "--detach")["reason"] == "ledger_went_back"
+    finally:
+        shell("down")
+
+
 # --- tenants, projects, agents ----------------------------------------------------------------------
 def test_tenants_projects_and_agents_are_added_once_and_listed(cordon: Shell) -> None:
     cordon.ok("agent", "add", "demo", "helper", "--project", "main", "--person", "kim")
@@ -182,6 +248,31 @@ def test_an_added_agent_has_a_key_and_an_absolute_credential_path(cordon: Shell)
     assert {"agent_id", "key", "creds"} <= made.keys()
     assert Path(made["creds"]).is_absolute()
     assert cordon.ok("write", "--as", "demo/fresh", "Hello from the new one")["actor"]["key"] == made["key"]
+
+
+@pytest.mark.parametrize("role", ["agent", "ingest", "user_session"])
+def test_an_agent_that_could_use_no_memory_is_not_made_and_its_name_stays_free(cordon: Shell, role: str) -> None:
+    name = role.replace("_", "-")
+    refusal = cordon.no("usage", "agent", "add", "demo", f"lone-{name}", "--role", role, "--user", "u1")
+    assert (refusal["reason"], refusal["field"]) == ("project_missing", "project")
+    assert "--project" in refusal["advice"]
+    assert f"lone-{name}" not in [a["name"] for a in cordon.ok("agent", "list", "demo")["agents"]]
+    made = cordon.ok("agent", "add", "demo", f"lone-{name}", "--role", role, "--user", "u1", "--project", "main")
+    assert made["projects"] == ["main"]
+
+
+def test_a_rotation_gives_an_agent_other_projects(cordon: Shell) -> None:
+    cordon.ok("project", "add", "demo", "second")
+    made = cordon.ok("agent", "add", "demo", "mover", "--project", "main")
+    assert cordon.no("refused", "agent", "rotate", "demo", "mover", "--project", "secnd")["reason"] == "project_unknown"
+    moved = cordon.ok("agent", "rotate", "demo", "mover", "--project", "main", "--project", "second")
+    assert (moved["agent_id"], moved["projects"]) == (made["agent_id"], ["main", "second"])
+    assert cordon.ok("write", "--as", "demo/mover", "--project", "second", "Moved over")["project"] == "second"
+    assert "main, second" in cordon("agent", "rotate", "demo", "mover").out
+
+
+def test_a_role_that_needs_no_project_is_made_without_one(cordon: Shell) -> None:
+    assert cordon.ok("agent", "add", "demo", "looker", "--role", "auditor")["projects"] == []
 
 
 # --- memories ---------------------------------------------------------------------------------------
@@ -291,6 +382,16 @@ def test_hold_now_and_context_show_and_close(cordon: Shell) -> None:
     assert cordon.ok("context", "close", "reader", "-m", "restarted empty", *OPS)["served"] == 0
     assert cordon.no("refused", "context", "show", "nobody", *OPS)["reason"] == "agent_unknown"
     cordon.ok("release", case["case"], "-m", "done", *OPS)
+
+
+def test_why_counts_one_and_several_in_words(cordon: Shell) -> None:
+    first, second = (written(cordon, f"Shelf {n} of the cold store is empty") for n in ("one", "two"))
+    of_one = written(cordon, "A shelf is free", "--derived-from", first)
+    of_two = written(cordon, "Two shelves are free", "--derived-from", first, "--derived-from", second)
+    assert "It derives from 1 memory (" in cordon("why", *OPS, of_one).out
+    assert "It derives from 2 memories (" in cordon("why", *OPS, of_two).out
+    recall = cordon.ok("get", *READER, first)["recall_id"]
+    assert "1 of 1 candidate was served; 0 were withheld." in cordon("why", *OPS, recall).out
 
 
 def test_an_unknown_memory_or_case_is_refused(cordon: Shell) -> None:

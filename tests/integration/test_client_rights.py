@@ -162,6 +162,21 @@ def test_a_feed_that_the_role_may_not_hear_is_denied_and_an_agents_is_not(world:
     asyncio.run(scenario())
 
 
+def test_a_violation_names_the_subject_as_it_was_written(world: World) -> None:
+    async def scenario() -> None:
+        text = world.creds("scraper", role="ingest")
+        async with core(world), bus.connect(world.url, text) as memory:
+            with pytest.raises(bus.Denied) as sent:
+                await memory.query("q")
+            assert sent.value.message.endswith(f" send to mem.acme.p1.query.{parse_creds(text).key}.")
+            with pytest.raises(bus.Denied) as heard:
+                async for _ in memory.feed():
+                    pass
+            assert " listen to feed.acme.p1." in heard.value.message
+
+    asyncio.run(scenario())
+
+
 def test_a_credential_of_another_home_is_refused_and_not_tried_until_the_time_is_up(world: World) -> None:
     async def scenario() -> None:
         patient = bus.Timing(connect_s=30.0)

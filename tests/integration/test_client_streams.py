@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import bus
 from bus import limits, subjects
 from bus.frames import Feed, Frame, Notice, encode
-from bus.identity import keypair
+from bus.identity import keypair, parse_creds
 from bus.streams import FrameStream
+from bus.transport import NatsTransport, open_nats
 
 from .rim import FAST, Broker, broker, creds, feed_subject, gatekeeper, receipt, until
 
@@ -45,6 +47,28 @@ async def take(stream: FrameStream[Any], count: int) -> list[Any]:
             if len(taken) == count:
                 break
     return taken
+
+
+def test_a_subscription_that_is_cancelled_while_it_begins_leaves_the_connection_whole(
+    server: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        transport = await open_nats(server.url, parse_creds(CREDS))
+        assert isinstance(transport, NatsTransport)
+        async with gatekeeper(server.url):
+            for _ in range(10):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(transport.subscribe, [NOTICES], 8)
+                    with anyio.fail_after(5):
+                        while not transport._nc._pongs:
+                            await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+                again = await transport.subscribe([NOTICES], 8)  # needs a PONG
+                await again.aclose()
+        await transport.aclose()
+
+    asyncio.run(scenario())
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("nats")] == []
 
 
 # --- feed -------------------------------------------------------------------------------------------

@@ -185,3 +185,39 @@ def test_who_isnt_there_or_has_lost_its_file_is_named(world: World) -> None:
                 await control.tenant_suspend("acmee")
 
     asyncio.run(scenario())
+
+
+def test_a_rotation_may_give_other_projects_and_the_ledger_knows_them(world: World, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with room(world, "dora", "reader") as (name, m), Control(world.home) as control:
+            dora, more = f"dora-{name}", f"{name}-more"
+            await control.project_add("acme", more)
+            first = await m["dora"].write("Written in the first project", evidence=["u"], idempotency_key="k-1")
+            with pytest.raises(Rejected) as unknown:
+                await control.agent_rotate("acme", dora, projects=[name, f"{more}x"])
+            assert (unknown.value.reason, unknown.value.advice) == ("project_unknown", f"Did you mean '{more}'?")
+            assert (await m["dora"].get(first.id)).ids == [first.id]  # nothing was changed, the key still counts
+            before = await control.agent_show("acme", dora)
+            made = await control.agent_rotate("acme", dora, projects=[more, name, more])
+            assert (made["agent_id"], made["projects"]) == (before["agent_id"], [more, name])
+            assert parse_creds(Path(made["creds"]).read_text()).projects == (more, name)
+            assert isinstance(await until_refused(lambda: m["dora"].get(first.id)), Denied)
+            for restart in (False, True):
+                if restart:
+                    await kill_and_wait(world, "gatekeeper")
+                assert (await control.agent_show("acme", dora))["projects"] == [more, name]
+                async with with_file(world, Path(made["creds"]), more) as memory:
+                    assert (await memory.write("Written in the second", evidence=["u"])).project == more
+                async with with_file(world, Path(made["creds"]), name) as memory:
+                    again = await memory.write("Written in the first project", evidence=["u"], idempotency_key="k-1")
+                    assert (again.id, again.duplicate) == (first.id, True)
+            kept_ones = await control.agent_rotate("acme", dora)
+            assert kept_ones["projects"] == [more, name]
+            only = await control.agent_rotate("acme", dora, projects=[more])
+            with pytest.raises(CordonError) as gone:
+                async with with_file(world, Path(only["creds"]), name) as memory:
+                    await memory.get(first.id)
+            assert isinstance(gone.value, Denied | bus.ConfigError), gone.value
+            assert (await control.agent_show("acme", dora))["projects"] == [more]
+
+    asyncio.run(scenario())

@@ -173,8 +173,26 @@ def test_a_gatekeeper_that_refuses_to_serve_is_left_alone_and_the_broker_stays(h
     assert set(status.pids) == {"supervisor", "broker"}
     log = home.log("supervisor").read_text()
     assert log.count("gatekeeper started") == 1
+    assert "degraded: It went back. Look. It is not tried again by itself: `cordon down`" in refused_again(home)
     stop(home)
     assert up(home).state == "ready"
+
+
+def refused_again(home: Home) -> str:
+    """What a second up of a home says that is up and doesn't serve."""
+    with pytest.raises(Unavailable) as refused:
+        up(home)
+    return f"{refused.value.message} {refused.value.advice}"
+
+
+def test_a_gatekeeper_that_keeps_dying_is_named_by_a_second_up(home: Home) -> None:
+    before = up(home)
+    home.gatekeeper_ready.unlink()
+    os.kill(before.pids["gatekeeper"], signal.SIGKILL)
+    status_when(home, lambda s: s.state == "degraded" and s.error is not None)
+    said = refused_again(home)
+    assert "degraded: The gatekeeper ended with signal 9. It is started again by itself" in said
+    assert "If that doesn't help: `cordon down`" in said
 
 
 def test_a_lost_ledger_keeps_the_gatekeeper_from_starting(home: Home) -> None:

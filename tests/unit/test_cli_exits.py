@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from bus import errors
 from cli.exits import Exit, Failure, failure_of
 from cli.main import run
 
+CORDON = str(Path(sys.executable).with_name("cordon"))
 FIELDS = {"type", "error", "reason", "reasons", "field", "limit", "message", "advice", "retry_after_s", "detail"}
 
 
@@ -31,6 +35,8 @@ FIELDS = {"type", "error", "reason", "reasons", "field", "limit", "message", "ad
         (errors.CordonError("No."), Exit.INTERNAL, "internal"),
         (TimeoutError(), Exit.UNAVAILABLE, "unavailable"),
         (PermissionError(13, "Permission denied", "/home/x"), Exit.USAGE, "usage"),
+        (NotADirectoryError(20, "Not a directory", "/dev/null/x"), Exit.USAGE, "usage"),
+        (OSError(28, "No space left on device"), Exit.UNAVAILABLE, "unavailable"),
         (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
         (ExceptionGroup("tasks", [errors.Denied("No.")]), Exit.NOT_PERMITTED, "not permitted"),
         (ValueError("unforeseen"), Exit.INTERNAL, "internal"),
@@ -134,3 +140,97 @@ def test_an_option_after_two_dashes_is_text(
     seen = capsys.readouterr()
     assert seen.out == ""
     assert "no Cordon home" in seen.err
+
+
+# --- the global options before the command ------------------------------------------------------------
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--json --home NONE tenant list",
+        "--home=NONE tenant --json list",
+        "--as a/b --json tenant --home NONE list",
+        "tenant list --home NONE --json",
+        "--home elsewhere --json tenant list --home NONE",  # the later one counts
+    ],
+)
+def test_a_global_option_may_stand_anywhere(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([word.replace("NONE", str(tmp_path / "none")) for word in line.split()]) == Exit.USAGE
+    refusal = json.loads(capsys.readouterr().out)
+    assert (refusal["reason"], str(tmp_path / "none") in refusal["message"]) == ("home_missing", True)
+
+
+@pytest.mark.parametrize("line", ["--home", "--json tenant --as", "--home x nope", "--nope status", "--home x tenant nope"])
+def test_a_global_option_without_a_value_or_before_no_command_is_a_usage_error(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == Exit.USAGE
+    assert "home_missing" not in capsys.readouterr().out
+
+
+def test_a_global_option_before_no_command_or_a_group_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--home", "x"]) == run(["--json", "tenant"]) == Exit.OK
+    assert "Usage: " in capsys.readouterr().out
+
+
+# --- streams and folders that can't be used -----------------------------------------------------------
+def shell(line: str) -> tuple[int, str]:
+    """Exit code and stderr of a command line as a shell runs it."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CORDON_")}
+    done = subprocess.run(["sh", "-c", line.replace("cordon", CORDON, 1)], env=env, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("line", ["cordon --help >/dev/full", "cordon --version >/dev/full", "cordon up --help >/dev/full"])
+def test_a_stdout_that_is_full_is_said_and_has_its_own_code(line: str) -> None:
+    code, err = shell(line)
+    assert code == Exit.OUTPUT
+    assert err.startswith("cordon: output: stdout can't be written: No space left on device.")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("cordon --help >&-", 0),
+        ("cordon --version <&- >&- 2>&-", 0),
+        ("cordon status --home /none >&-", 2),
+        ("cordon status --home /none --json >&-", 2),
+        ("cordon status --home /none --json >/dev/full", 2),
+        ("cordon status --home /none 2>&-", 2),
+        ("cordon status --home /none 2>/dev/full", 2),
+        ("cordon status --home /none --json <&- >&- 2>&-", 2),
+    ],
+)
+def test_a_closed_stream_or_a_full_stderr_changes_no_exit_code(line: str, code: int) -> None:
+    got, err = shell(line)
+    assert got == code
+    assert "Traceback" not in err
+    assert err == "" or err.startswith("cordon: usage: ")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["up", "--help"]])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_help_whose_reader_left_is_141_and_silent(arguments: list[str], stream: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    streams: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}
+    try:
+        done = subprocess.run([CORDON, *arguments], timeout=60, check=False, **streams)  # type: ignore[call-overload]
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr or b"") == (141 if stream == "stdout" else 0, b"")
+
+
+@pytest.mark.parametrize("command", [["up"], ["up", "--detach"], ["quickstart"]], ids=" ".join)
+@pytest.mark.parametrize("place", ["/proc/x", "FILE", "FILE/x", "/dev/null"])
+def test_a_place_where_no_home_can_be_is_a_usage_error(
+    command: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a home")
+    assert run([*command, "--json", "--home", place.replace("FILE", str(file))]) == Exit.USAGE
+    seen = capsys.readouterr()
+    refusal = json.loads(seen.out)
+    assert (refusal["reason"], "--home" in refusal["advice"]) == ("folder_unusable", True)
+    assert "foresaw" not in seen.err
+    assert file.read_text() == "not a home"
