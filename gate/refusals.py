@@ -118,6 +118,11 @@ TABLE: dict[str, Wording] = {
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state
+    "event_too_large": Wording(
+        "rejected",
+        "With all its labels this is more than one record of the ledger holds.",
+        "Derive from less, or name less at once.",
+    ),
     "over_quota": Wording("unavailable", "Over a quota.", "Slow down; see `limit`.", 0.5),
     "starting": Wording("unavailable", "The gatekeeper is starting.", "Try again in a moment.", 0.5),
     "ledger_unreachable": Wording(

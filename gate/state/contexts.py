@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gate.config import CONTEXT_WINDOW_IDS
 from gate.ledger.events import Joined
 
+from .compartments import bounded
+
 if TYPE_CHECKING:
     from .columns import Columns
     from .interned import Interned
@@ -36,7 +38,9 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Labels:
-    """The join of everything served in the epoch: trust and origin the least, the rest the strictest."""
+    """The join of everything served in the epoch: trust and origin the least, the rest the strictest; of too many compartments
+    `many`.
+    """
 
     floor: int = TRUST_MAX
     origin: int = ORIGIN_MAX
@@ -91,7 +95,9 @@ class Context:
             labels.cls = max(labels.cls, at.cls[s])
             labels.sens = max(labels.sens, at.sens[s])
             labels.opt_out = labels.opt_out or bool(at.opt_out[s])
-            labels.comp |= comps[at.comp[s]]
+            comp = comps[at.comp[s]]
+            if not comp <= labels.comp:
+                labels.comp = set(bounded(labels.comp | comp))
         return self.recalls
 
     def restore(self, epoch: int, recall_no: int, seqs: Iterable[int], ms: int, run: bytes, task: bytes, joined: Joined) -> None:
@@ -112,7 +118,7 @@ class Context:
             max(now.cls, joined.class_),
             max(now.sens, joined.sens),
             now.opt_out or joined.opt_out,
-            now.comp | set(joined.comp),
+            set(bounded(now.comp | set(joined.comp))),
         )
 
     def _serve(self, seq: int, mark: Mark) -> None:

@@ -8,7 +8,7 @@ when the event gets its place in the ledger.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bus.frames import CLASSIFICATIONS
 from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_MAX
@@ -19,6 +19,7 @@ from gate.ledger import events as E
 from gate.reading.authorise import readable
 from gate.refusals import Refused
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
+from gate.state.compartments import bounded
 from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
@@ -29,6 +30,9 @@ from .validate import Checked
 
 if TYPE_CHECKING:
     from .redact import Redacted
+    from .sequencer import Stored
+
+NOBODY: Final[Clauses] = (frozenset(),)  # an empty clause: no principal is in it
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class Write:
     encoder: str = ""
     # given by the sequencer
     event: E.MemoryWritten | None = None
+    stored: Stored | None = None  # the event as it goes into the block
     seq: int = 0
     also: list[tuple[str, str]] = field(default_factory=list)  # (reply, request_id) of retries in flight
 
@@ -113,9 +118,12 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     for near in w.lineage.near:
         cls = max(cls, int(c.cls[near]))
         comp |= t.comps[int(c.comp[near])]
+    comp = set(bounded(comp))
+    readers = stamp.readers
     holds = _flow(t, p.project, mine, comp, cls)
-    if len(stamp.readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in stamp.readers):
+    if len(readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in readers):
         holds.append("readers_too_complex")
+        readers = NOBODY  # all clauses of all parents would be too long to keep; fewer would let more in
     kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
     supersedes, contradicts = _supersede(w, stamp.trust, stamp.origin, now_ms)
@@ -152,7 +160,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         class_=cls,
         sens=stamp.sens,
         opt_out=stamp.opt_out,
-        readers=[sorted(clause) for clause in stamp.readers] or None,
+        readers=[sorted(clause) for clause in readers] or None,
         comp=sorted(comp),
         holds=holds,
         reasons=reasons,
