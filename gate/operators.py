@@ -33,9 +33,9 @@ from bus.frames import (
     Why,
     WhyAnswer,
 )
-from bus.frames import Case as CaseFrame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
+from gate.containment.holds import Held
 from gate.containment.selection import known_agent, may_see, resolve, seen_of
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -71,15 +71,13 @@ class Operators:
             case Hold():
                 return await self._hold(p, req)
             case Release():
-                released: CaseFrame = await self.barrier(
-                    p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id)
-                )
-                return released
+                released = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message))
+                return await self.shard.holds.shown(p, released, req.request_id)
             case Review():
                 await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
                 return await self._why(p, Why(id=req.id, request_id=req.request_id))
             case CaseQuery():
-                return self._cases(p, req)
+                return await self._cases(p, req)
             case Trace():
                 return self._trace(p, req)
             case Why():
@@ -121,20 +119,22 @@ class Operators:
             text_ok(term, "selector", 2_048, 1)
         if req.dry_run or not (req.plan or req.now):
             return await self.shard.holds.plans.plan(p, req)
-        result: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.hold(p, req))
-        return result
+        holds = self.shard.holds
+        named = await holds.named(p, req)
+        held: Held = await self.barrier(p.tenant, lambda: holds.hold(p, req, named))
+        return await holds.shown(p, held.case, req.request_id, held=held)
 
-    def _cases(self, p: Principal, req: CaseQuery) -> Frame:
+    async def _cases(self, p: Principal, req: CaseQuery) -> Frame:
         t, holds = p.tenant, self.shard.holds
         if req.case:
-            return holds.shown(p, holds.find(p, req.case), cursor=max(0, req.cursor), request_id=req.request_id)
+            return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
         newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
         start = max(0, req.cursor)
         page = newest[start : start + 100]
         return Cases(
             agent=p.key,
             request_id=req.request_id,
-            cases=[holds.shown(p, k, members=False) for k in page],
+            cases=[holds.listed(p, k) for k in page],
             position=t.position,
             next=start + 100 if start + 100 < len(newest) else None,
         )

@@ -230,6 +230,8 @@ class Sequencer:
             last = self.shard.tenants[account].position
             for i, w in enumerate(ws):
                 w.seq = last - len(ws) + 1 + i
+                if w.evidence:
+                    self.shard.tenants[account].cited.append((w.seq, w.evidence))
         if self.indexing:
             await self.indexing
         self.indexing = asyncio.create_task(self._index_and_answer(by, ledger_seq))

@@ -61,6 +61,8 @@ class Index:
 class Catalog:
     """Plans and sources, in memory."""
 
+    position = None
+
     def __init__(self) -> None:
         self.plans: dict[bytes, bytes] = {}
         self.used: set[bytes] = set()
@@ -103,7 +105,7 @@ class SmallShard:
         self.tenants = {tenant.account: tenant}
         self.indexes = {tenant.account: TenantIndex()}
         self.heads, self.reads_head = Heads(), ReadsHead()
-        self.heads.tenants[tenant.account] = self.heads.head("")._replace(seq=tenant.position)
+        self.follow(tenant)
         self.ledger, self.reads = Stream(), Stream()
         self.ledger_seq = self.reads_seq = 0
         self.event_rows = EventRows()
@@ -114,6 +116,10 @@ class SmallShard:
         self.refused: list[Refused] = []
         me = cast(Shard, self)
         self.sequencer, self.recalls, self.holds, self.operators = Sequencer(me), Recalls(me), Holds(me), Operators(me)
+
+    def follow(self, tenant: Tenant) -> None:
+        """The story told some events itself: they count as appended."""
+        self.heads.tenants[tenant.account] = self.heads.head(tenant.account)._replace(seq=tenant.position)
 
     def put(self, stream: str, seq: int, rows: object) -> bool:
         return True
