@@ -292,6 +292,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
+            _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
         shown = sorted(c for c in labels.comp if not c.startswith("project:") or c.removeprefix("project:") in p.rights.projects)
@@ -341,6 +342,15 @@ class Operators:
             "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
+
+
+def _may_close(p: Principal, ctx: Context) -> None:
+    """A close sheds the labels of all that the context was served: by who answers for every project that its agents read in."""
+    t, at = p.tenant, p.tenant.columns.at
+    projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
+    projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
+    if p.role != "supervisor" and not projects <= p.rights.projects:
+        raise Refused("context_elsewhere", field="agent")
 
 
 def _checked_message(message: str) -> str:

@@ -27,6 +27,7 @@ from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED,
 from .contexts import Context
 from .interned import Interned
 from .principals import Agent, Agents
+from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
 CITED_MAX: Final = 1_024  # more than the sequencer can be ahead of the catalog: a block being indexed, and one appended
@@ -69,6 +70,7 @@ class Tenant:
         self.contexts: dict[bytes, Context] = {}
         self.cases: dict[bytes, CaseState] = {}
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
+        self.replaced: dict[int, int] = {}  # memory → what it superseded
         self.plans_used: set[bytes] = set()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
@@ -134,10 +136,14 @@ class Tenant:
             return "held"
         if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
-        by = at.superseded[seq]
-        if by and not at.held[by]:
-            return "superseded"
-        return "active"
+        return "superseded" if successor(self.columns, seq, now_ms) else "active"
+
+    def line_of(self, seq: int) -> list[int]:
+        """A memory, what it has superseded, what that had, and so on."""
+        line = [seq]
+        while older := self.replaced.get(line[-1]):
+            line.append(older)
+        return line
 
     def cases_of(self, seqs: Iterable[int]) -> list[CaseState]:
         """Cases that hold any of `seqs`, in order of opening."""
@@ -240,6 +246,7 @@ class Tenant:
             self.idem[e.idem] = s
         if e.supersedes:
             c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
+            self.replaced[s] = e.supersedes
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)

@@ -29,6 +29,7 @@ from gate.ledger.block import body_hash
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.projections.catalog import MemoryRow
 from gate.refusals import Refused
+from gate.state.succession import successor
 from gate.state.tenant import Tenant
 
 from .decide import Write, decide
@@ -295,7 +296,8 @@ class Sequencer:
             if not e.user and not e.readers and not e.opt_out:
                 groups.setdefault((e.project, e.class_, "memory"), []).append(ids.text("mem_", e.id))
             c, old = t.columns, e.supersedes
-            if old and not int(c.user[old]) and not int(c.readers[old]) and not bool(c.opt_out[old]):
+            in_force = bool(old) and successor(c, old, e.ms) == w.seq
+            if in_force and not int(c.user[old]) and not int(c.readers[old]) and not bool(c.opt_out[old]):
                 cls = int(c.cls[old])
                 groups.setdefault((e.project, cls, "superseded"), []).append(t.memory_id(e.supersedes))
         for (project, cls, kind), found in groups.items():
