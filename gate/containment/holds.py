@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -203,7 +204,8 @@ class Holds:
             self._waiting.remove(waiting)
         now_ms = self.shard.now_ms()
         for case in [k for k in t.cases.values() if k.until_ms and k.state == "open" and k.until_ms <= now_ms]:
-            await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
+            with suppress(Refused):  # no room: it stays held until there is
+                await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
 
     async def _overdue(self, t: Tenant, case: CaseState) -> None:
         if case.state != "open":

@@ -153,7 +153,7 @@ class Usable:
 
 def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
     """Rows that are usable now, and when time alone changes that of one of them."""
-    ok: Mask = (c.held[seqs] == 0) & ~superseded(c, seqs, np.broadcast_to(np.int64(now_ms), len(seqs)))
+    ok: Mask = c.held[seqs] == 0
     until_ms = next_change(c, seqs, now_ms)
     for ends in (c.expires[seqs], c.valid_until[seqs]):
         ahead = ends > now_ms
@@ -161,7 +161,10 @@ def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
         until_ms = min(until_ms, int(ends.min(where=ahead, initial=NEVER_MS)))
     begins = c.valid_from[seqs]
     begun = begins <= now_ms
-    return ok & begun, min(until_ms, int(begins.min(where=~begun, initial=NEVER_MS)))
+    ok &= begun
+    able = np.flatnonzero(ok)  # only these need a look at their successors
+    ok[able] = ~superseded(c, seqs[able], np.broadcast_to(np.int64(now_ms), len(able)))
+    return ok, min(until_ms, int(begins.min(where=~begun, initial=NEVER_MS)))
 
 
 def candidates(

@@ -70,7 +70,7 @@ class Tenant:
         self.contexts: dict[bytes, Context] = {}
         self.cases: dict[bytes, CaseState] = {}
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
-        self.replaced: dict[int, int] = {}  # memory → what it superseded
+        self.others_lines: set[int] = set()  # memories that superseded another agent's, or one of these
         self.plans_used: set[bytes] = set()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
@@ -137,13 +137,6 @@ class Tenant:
         if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
         return "superseded" if successor(self.columns, seq, now_ms) else "active"
-
-    def line_of(self, seq: int) -> list[int]:
-        """A memory, what it has superseded, what that had, and so on."""
-        line = [seq]
-        while older := self.replaced.get(line[-1]):
-            line.append(older)
-        return line
 
     def cases_of(self, seqs: Iterable[int]) -> list[CaseState]:
         """Cases that hold any of `seqs`, in order of opening."""
@@ -246,7 +239,8 @@ class Tenant:
             self.idem[e.idem] = s
         if e.supersedes:
             c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
-            self.replaced[s] = e.supersedes
+            if c.actor[e.supersedes] != agent.number or e.supersedes in self.others_lines:
+                self.others_lines.add(s)
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)

@@ -44,7 +44,7 @@ def place(w: Write, stamp: Stamp, user: str, now_ms: int) -> tuple[int, int, str
         if newer or not lapsed(c, by, now_ms):
             by = newer or by
             raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if readable(p, by, now_ms) else {})
-    if p.role == "operator" or all(int(c.actor[s]) == p.agent.number for s in t.line_of(old)):
+    if p.role == "operator" or (int(c.actor[old]) == p.agent.number and old not in t.others_lines):
         return old, 0, ""
     if stamp.trust < int(c.eff[old]) or stamp.origin < int(c.origin[old]):
         return 0, old, STRONGER

@@ -112,6 +112,21 @@ def test_a_case_released_before_its_notices_were_written_stays_released(monkeypa
     run(scenario)
 
 
+def test_an_overdue_case_stays_held_while_the_ledger_is_full() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        await hold_now(shard, room.ops, room.text(room.root))
+        (case,) = room.story.t.cases.values()
+        case.until_ms = room.story.ms
+        shard.ledger.full_after = 0
+        await shard.holds.tend(room.story.t)
+        assert case.state == "open"
+        shard.ledger.full_after = None
+        await shard.holds.tend(room.story.t)
+        assert (case.state, room.story.t.held_total) == ("released", 0)
+
+    run(scenario)
+
+
 def test_a_ledger_that_holds_parts_and_seal_twice_is_replayed_all_the_same() -> None:
     """As a version that began a case again from its first part wrote it."""
     room = Room()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bus.frames import INTENTS, KINDS, ORIGINS, RISKS, TASK_STATES
 from gate.reading import policy
 from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, Columns
+from gate.state.succession import LINKS_MAX
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -160,6 +161,16 @@ def test_a_successor_that_has_lapsed_or_is_not_valid_yet_leaves_its_predecessor_
     assert outcome(old, {}, again, {}).decision == policy.DENY
     assert outcome(old, {}, again, {"held": 1}).decision == policy.ADMIT
     assert outcome(old, {}, again, {"expires": NOW}).decision == policy.ADMIT
+
+
+def test_a_long_row_of_lapsed_successors_is_looked_through_to_a_bound() -> None:
+    def row(n: int) -> list[dict[str, Any]]:
+        links = [{"expires": NOW, "superseded": s + 1, "superseded_ms": NOW - 5} for s in range(2, n + 2)]
+        return [*links[:-1], {"expires": NOW}]
+
+    old = {"superseded": 2, "superseded_ms": NOW - 9}
+    assert outcome(old, {}, *row(LINKS_MAX - 1)).decision == policy.ADMIT
+    assert outcome(old, {}, *row(LINKS_MAX + 1)).decision == policy.DENY
 
 
 def test_effects_outside_look_at_what_the_writer_had_seen_and_not_at_the_memory_alone() -> None:
