@@ -13,7 +13,7 @@ from typing import Final
 from bus.errors import Unavailable
 from gate.config import DAY_MS
 from gate.ledger import events as E
-from gate.ledger.block import Header, ReadsHeader
+from gate.ledger.block import Header
 from gate.ledger.replay import StreamState
 from gate.projections.lineage import LineageStore
 from gate.state.columns import NEVER_MS
@@ -26,7 +26,7 @@ class ReadsFront:
 
     def __init__(self, state: StreamState, now_ms: int) -> None:
         self.missing = state.first - 1 if state.messages else state.last
-        self.first_ms = NEVER_MS  # of the first block that is there
+        self._oldest_ms = NEVER_MS  # of the records that are there
         self._name, self._days = state.name, state.max_age_ms // DAY_MS
         self._cutoff_ms = now_ms - state.max_age_ms + SLACK_MS if state.max_age_ms else -NEVER_MS
         self._newer_than_ms = -NEVER_MS  # the last that is gone was written after this
@@ -40,15 +40,15 @@ class ReadsFront:
         if isinstance(event, E.LedgerAccepted):
             self._accepted = max(self._accepted, event.reads_missing)
 
-    def reads_block(self, header: ReadsHeader) -> None:
-        self.first_ms = min(self.first_ms, header.ms)
+    def read(self, record: E.AnyRecord) -> None:
+        self._oldest_ms = min(self._oldest_ms, record.ms)
 
     async def lost(self, lineage: LineageStore) -> str:
         """What is missing too early, as a sentence; empty if nothing is, or if a person accepted it."""
         if self.missing <= self._accepted:
             return ""
         with suppress(Unavailable):  # a store that can't be asked is made anew, and knows nothing
-            [(newest,)] = await lineage.query("newest_read", {"before": self.first_ms})
+            [(newest,)] = await lineage.query("newest_read", {"before": self._oldest_ms})
             self._newer_than_ms = max(self._newer_than_ms, -NEVER_MS if newest is None else newest)
         if self._newer_than_ms <= self._cutoff_ms:
             return ""

@@ -229,11 +229,12 @@ class Recovery:
     async def _reads_block(self, block: ReadsBlock) -> None:
         s = self.shard
         s.reads_head.commit(block)
-        self.front.reads_block(block.header)
         records = []
         for record in block.records:
             t = s.tenants.get(record.tenant)
             decoded: E.AnyRecord | None = E.decode_record(record.data)
+            if decoded is not None:
+                self.front.read(decoded)
             if block.header.no <= self.reads_beside_loss:
                 decoded = _left_of(t, decoded)
                 if decoded is None:

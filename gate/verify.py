@@ -153,11 +153,10 @@ class _Run:
         async for no, data in read_blocks(self.shard.outbox.nc, name, first, upto):
             block = decode_reads(data, no)
             head.commit(block)
-            self.front.reads_block(block.header)
             self.reads_blocks += 1
             for record in block.records:
                 try:
-                    E.decode_record(record.data)
+                    self.front.read(E.decode_record(record.data))
                 except msgspec.MsgspecError as e:
                     self.found(f"{name} block {no}: a record can't be read ({e})")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gate.config import DAY_MS
 from gate.ledger import events as E
-from gate.ledger.block import ZERO_HASH, Header, ReadsHeader
+from gate.ledger.block import ZERO_HASH, Header
 from gate.ledger.jetstream import StreamState
 from gate.projections.lineage import LineageStore
 from gate.reads_front import ReadsFront
@@ -28,15 +28,15 @@ class Store:
 
 
 def lost(
-    first: int, last: int, *, ledger: dict[int, int] | None = None, store: Store | None = None, first_ms: int = 0,
+    first: int, last: int, *, ledger: dict[int, int] | None = None, store: Store | None = None, there: tuple[int, ...] = (),
     accepted: int = 0, age: int = AGE,
 ) -> bool:  # fmt: skip
-    """`ledger`: READS blocks acknowledged at a ledger block → its time."""
+    """`ledger`: READS blocks acknowledged at a ledger block → its time. `there`: times of the records that are left."""
     front = ReadsFront(StreamState(first, last, max(0, last - first + 1), 0, -1, "", "", "READS_0", age), NOW)
     for reads_seq, ms in (ledger or {}).items():
         front.ledger_block(Header(shard=0, no=1, epoch=1, ms=ms, reads_seq=reads_seq, prev_block=ZERO_HASH, sections=1))
-    if first_ms:
-        front.reads_block(ReadsHeader(shard=0, no=first, epoch=1, ms=first_ms, ledger_seq=0, prev_block=ZERO_HASH, records=1))
+    for ms in there:
+        front.read(E.Audit(ms=ms, code="x"))
     front.ledger_event(E.LedgerAccepted(ms=1, by="jo", position=1, reads_missing=accepted))
     said = asyncio.run(front.lost(cast(LineageStore, store or Store())))
     assert not said or f"{first - 1} blocks of READS_0" in said
@@ -61,8 +61,9 @@ def test_the_lineage_store_knows_of_recalls_that_no_ledger_block_came_after() ->
     old, young = NOW - AGE - DAY_MS, NOW - AGE + DAY_MS
     assert lost(10, 9, ledger={0: old}, store=Store(old, young))
     assert not lost(10, 9, ledger={0: old}, store=Store(old))
-    assert not lost(6, 9, ledger={0: old}, store=Store(old, young), first_ms=young)  # that one is there
-    assert lost(6, 9, ledger={0: old}, store=Store(old, young), first_ms=young + 1)
+    assert not lost(6, 9, ledger={0: old}, store=Store(old, young), there=(young,))  # that one is there
+    assert not lost(6, 9, ledger={0: old}, store=Store(old, young), there=(young + 9, young))  # also where a clock was set back
+    assert lost(6, 9, ledger={0: old}, store=Store(old, young), there=(young + 1,))
 
 
 def test_what_a_person_accepted_is_no_loss_any_more_but_more_is() -> None:
