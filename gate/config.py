@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from bus.limits import PAYLOAD_BYTES_MAX
 from bus.subjects import is_token
 
 DAY_MS: Final = 86_400_000
@@ -15,7 +16,11 @@ DAY_MS: Final = 86_400_000
 # Service bounds (DEFAULTS: blocks, time-outs, quotas).
 BLOCK_EVENTS_MAX: Final = 256
 BLOCK_BYTES_MAX: Final = 256 << 10
+EVENT_BYTES_MAX: Final = 512 << 10  # of one event, meta and body: alone in a block it must fit into a message
 READS_BLOCK_RECORDS_MAX: Final = 256
+READS_BLOCK_BYTES_MAX: Final = 256 << 10
+CASE_ROOTS_MAX: Final = 65_536  # they stand in one event, 5 bytes each
+COMPARTMENTS_MAX: Final = 64  # beyond it a label says `many`, which may flow nowhere
 QUERY_BATCH_MAX: Final = 16
 WRITE_BATCH_MAX: Final = 64
 DRAIN_S: Final = 5.0
@@ -60,5 +65,7 @@ decode_settings = msgspec.json.Decoder(ProjectSettings).decode
 encode_settings = msgspec.json.Encoder().encode
 
 
+assert BLOCK_BYTES_MAX < EVENT_BYTES_MAX < PAYLOAD_BYTES_MAX
+assert 5 * CASE_ROOTS_MAX < EVENT_BYTES_MAX
 assert AGENT_IN_FLIGHT_MAX < TENANT_IN_FLIGHT_MAX
 assert AGENT_HELD_MAX < TENANT_HELD_MAX

@@ -33,9 +33,9 @@ from bus.frames import (
     Why,
     WhyAnswer,
 )
-from bus.frames import Case as CaseFrame
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
+from gate.containment.holds import Held
 from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -72,15 +72,13 @@ class Operators:
             case Hold():
                 return await self._hold(p, req)
             case Release():
-                released: CaseFrame = await self.barrier(
-                    p.tenant, lambda: self.shard.holds.release(p, req.case, req.message, req.request_id)
-                )
-                return released
+                released = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message))
+                return await self.shard.holds.shown(p, released, req.request_id)
             case Review():
                 await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
                 return await self._why(p, Why(id=req.id, request_id=req.request_id))
             case CaseQuery():
-                return self._cases(p, req)
+                return await self._cases(p, req)
             case Trace():
                 return self._trace(p, req)
             case Why():
@@ -122,20 +120,22 @@ class Operators:
             text_ok(term, "selector", 2_048, 1)
         if req.dry_run or not (req.plan or req.now):
             return await self.shard.holds.plans.plan(p, req)
-        result: CaseFrame = await self.barrier(p.tenant, lambda: self.shard.holds.hold(p, req))
-        return result
+        holds = self.shard.holds
+        named = await holds.named(p, req)
+        held: Held = await self.barrier(p.tenant, lambda: holds.hold(p, req, named))
+        return await holds.shown(p, held.case, req.request_id, held=held)
 
-    def _cases(self, p: Principal, req: CaseQuery) -> Frame:
+    async def _cases(self, p: Principal, req: CaseQuery) -> Frame:
         t, holds = p.tenant, self.shard.holds
         if req.case:
-            return holds.shown(p, holds.find(p, req.case), cursor=max(0, req.cursor), request_id=req.request_id)
+            return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
         newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
         start = max(0, req.cursor)
         page = newest[start : start + 100]
         return Cases(
             agent=p.key,
             request_id=req.request_id,
-            cases=[holds.shown(p, k, members=False) for k in page],
+            cases=[holds.listed(p, k) for k in page],
             position=t.position,
             next=start + 100 if start + 100 < len(newest) else None,
         )
@@ -293,6 +293,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
+            _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
         shown = sorted(c for c in labels.comp if not c.startswith("project:") or c.removeprefix("project:") in p.rights.projects)
@@ -342,6 +343,15 @@ class Operators:
             "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
+
+
+def _may_close(p: Principal, ctx: Context) -> None:
+    """A close sheds the labels of all that the context was served: by who answers for every project that its agents read in."""
+    t, at = p.tenant, p.tenant.columns.at
+    projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
+    projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
+    if p.role != "supervisor" and not projects <= p.rights.projects:
+        raise Refused("context_elsewhere", field="agent")
 
 
 def _checked_message(message: str) -> str:

@@ -25,14 +25,17 @@ from nats.aio.client import Client
 
 from gate.index_state import NewMemory
 from gate.ledger import events as E
-from gate.ledger.block import Block, ReadsBlock, Section, decode
+from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode
+from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
 from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import terms
+from gate.projections.lineage_rows import Rows
 from gate.projections.vectors import DIM
+from gate.reads_front import ReadsFront
 from gate.state.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class Recovery:
         self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None, *, accepting: bool = False
     ) -> None:
         self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
+        self.front: ReadsFront
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
@@ -65,8 +69,9 @@ class Recovery:
         s = self.shard
         ledger, reads = [await stream_state(self.nc, name) for name in streams(s.number)]
         self._check_lineage(ledger, reads)
+        self.front = front = ReadsFront(reads, s.now_ms())
         names = streams(s.number)
-        pruned = max(0, reads.first - 1)
+        pruned = front.missing
         both = merge(
             read_blocks(self.nc, names[0], 1, ledger.last),
             read_blocks(self.nc, names[1], pruned + 1, reads.last),
@@ -81,6 +86,14 @@ class Recovery:
                     await self._reads_block(block)
         await self._flush()
         self._check_catalogs()
+        lost = await front.lost(s.lineage)
+        if lost and not self.accepting:
+            raise LedgerWentBack(lost)
+        s.reads_missing = front.missing
+        if not reads.messages:  # all of it is gone: its chain begins again, at the number that comes next
+            s.reads_head = ReadsHead(Head(reads.last, ZERO_HASH))
+            if reads.last:
+                s.lineage.put("READS", reads.last, Rows())  # nothing of it will come any more
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
         s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last)
         s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last)
@@ -122,6 +135,7 @@ class Recovery:
     async def _ledger_block(self, block: Block, last: int) -> None:
         s = self.shard
         s.heads.commit(block)
+        self.front.ledger_block(block.header)
         rows = []
         for section in block.sections:
             t = s.tenants.get(section.tenant) or self._tenant(section.tenant)
@@ -129,6 +143,7 @@ class Recovery:
             for seq, (meta, body) in enumerate(section.events, section.seq):
                 event = E.decode_event(meta)
                 decoded.append(event)
+                self.front.ledger_event(event)
                 t.apply(seq, event, _note(event, body))
                 if isinstance(event, E.TenantAdded):
                     t.user_key = self._user_key(event.name)
@@ -218,6 +233,8 @@ class Recovery:
         for record in block.records:
             t = s.tenants.get(record.tenant)
             decoded: E.AnyRecord | None = E.decode_record(record.data)
+            if decoded is not None:
+                self.front.read(decoded)
             if block.header.no <= self.reads_beside_loss:
                 decoded = _left_of(t, decoded)
                 if decoded is None:

@@ -115,9 +115,19 @@ TABLE: dict[str, Wording] = {
         "A root of this case is in a project or above a clearance that this credential doesn't have.",
         "Ask the operator who opened it (`by` in `cordon case show`).",
     ),
+    "context_elsewhere": Wording(
+        "denied",
+        "This context was also served memories of projects that this credential doesn't have.",
+        "Ask an operator of all the agent's projects, or a supervisor.",
+    ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state
+    "event_too_large": Wording(
+        "rejected",
+        "With all its labels this is more than one record of the ledger holds.",
+        "Derive from less, or name less at once.",
+    ),
     "over_quota": Wording("unavailable", "Over a quota.", "Slow down; see `limit`.", 0.5),
     "starting": Wording("unavailable", "The gatekeeper is starting.", "Try again in a moment.", 0.5),
     "ledger_unreachable": Wording(

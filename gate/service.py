@@ -271,7 +271,8 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
 
 async def _accept(shard: Shard, by: str) -> None:
     for t in list(shard.tenants.values()):
-        await shard.sequencer.commit(t, [Stored(E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position))])
+        accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
+        await shard.sequencer.commit(t, [Stored(accepted)])
 
 
 async def verify_offline(paths: Paths, url: str) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Shard:
         self.indexes: dict[str, TenantIndex] = {}
         self.heads, self.reads_head = Heads(), ReadsHead()
         self.ledger_seq = self.reads_seq = 0
+        self.reads_missing = 0  # READS blocks that were gone at the start
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox

@@ -16,6 +16,7 @@ from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.errors import LedgerError
 from gate.ledger.replay import read_blocks, stream_state
 from gate.projections.catalog import MemoryRow
+from gate.reads_front import ReadsFront
 from gate.state.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class _Run:
         self.findings: list[str] = []
         self.tenants: dict[str, Tenant] = {}
         self.heads = Heads()
+        self.front: ReadsFront
         self.blocks = self.events = self.reads_blocks = self.memories = 0
         self.last = 0
         self.waiting: dict[str, list[tuple[int, bytes, str]]] = {}
@@ -88,6 +90,7 @@ class _Run:
 
     async def ledger(self) -> None:
         s = self.shard
+        self.front = ReadsFront(await stream_state(s.outbox.nc, f"READS_{s.number}"), s.now_ms())
         name = f"LEDGER_{s.number}"
         upto = s.ledger_seq
         state = await stream_state(s.outbox.nc, name)
@@ -96,6 +99,7 @@ class _Run:
         async for no, data in read_blocks(s.outbox.nc, name, 1, min(upto, state.last)):
             block = decode(data, no)
             self.heads.commit(block)
+            self.front.ledger_block(block.header)
             self.blocks += 1
             self.last = no
             for section in block.sections:
@@ -105,6 +109,7 @@ class _Run:
                 for seq, (meta, body) in enumerate(section.events, section.seq):
                     event = E.decode_event(meta)
                     t.apply(seq, event)
+                    self.front.ledger_event(event)
                     self.events += 1
                     if isinstance(event, E.MemoryWritten):
                         self.memories += 1
@@ -137,16 +142,21 @@ class _Run:
         upto = min(s.reads_seq, state.last)
         if state.last < s.reads_seq:
             self.found(f"{name} ends at {state.last}, {s.reads_seq} was acknowledged")
+        if state.messages:
+            await self._reads(name, max(1, state.first), upto)
+        lost = await self.front.lost(s.lineage)
+        if lost:
+            self.found(lost)
+
+    async def _reads(self, name: str, first: int, upto: int) -> None:
         head = ReadsHead()
-        if not state.messages:
-            return
-        async for no, data in read_blocks(s.outbox.nc, name, max(1, state.first), upto):
+        async for no, data in read_blocks(self.shard.outbox.nc, name, first, upto):
             block = decode_reads(data, no)
             head.commit(block)
             self.reads_blocks += 1
             for record in block.records:
                 try:
-                    E.decode_record(record.data)
+                    self.front.read(E.decode_record(record.data))
                 except msgspec.MsgspecError as e:
                     self.found(f"{name} block {no}: a record can't be read ({e})")
 

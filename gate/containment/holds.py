@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
 
 from bus.frames import Case, Hold, Review
 from bus.limits import PAGE_ITEMS_MAX
 from gate import ids
-from gate.config import SUSPECT_HOLD_MS
+from gate.config import CASE_ROOTS_MAX, SUSPECT_HOLD_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
@@ -27,11 +31,28 @@ from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored, noted
 
 from .notices import Notices
-from .plans import CLOSURE_KINDS, Nodes, Plans
-from .selection import names_of, resolve, select
+from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
+from .selection import Sources, find_sources, names_of, resolve, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
+
+
+class Named(NamedTuple):
+    """What a hold names: a plan, or what was found of its sources."""
+
+    plan_id: bytes = b""
+    plan: PlanRecord | None = None
+    sources: Sources = Sources(0, frozenset())
+
+
+class Held(NamedTuple):
+    """A case as it was opened. `added`: descendants that came after its plan."""
+
+    case: CaseState
+    added: list[int]
+    closure_ms: float
+    hold_ms: float
 
 
 class Holds:
@@ -44,38 +65,37 @@ class Holds:
         self._waiting: list[tuple[Principal, CaseState, bytes, str]] = []
 
     # --- hold -------------------------------------------------------------------------------------
-    async def hold(self, p: Principal, req: Hold) -> Case:
-        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
+    async def named(self, p: Principal, req: Hold) -> Named:
+        """What a hold names, as far as only the index thread knows: before the barrier, so that nobody waits for it there."""
         if not req.message.strip():
             raise Refused("message_missing", field="message")
-        t = p.tenant
-        plan_id = b""
-        added: list[int] = []
         if req.plan:
-            record = await self.plans.load(p, req.plan, use=False)
-            roots, plan_id = list(record.roots), ids.raw(req.plan) or b""
+            return Named(*await self.plans.load(p, req.plan))
+        sources = await find_sources(self.shard, p, req.selector)
+        select(p, req.selector, sources)  # what can't be held is refused before anything stands still
+        return Named(sources=sources)
+
+    async def hold(self, p: Principal, req: Hold, named: Named) -> Held:
+        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
+        t = p.tenant
+        added: list[int] = []
+        if named.plan is not None:
+            roots = list(named.plan.roots)
             closure, ms = await self.plans.closure(t, roots)
-            added = self.plans.drift(t, record, closure)
-            extra = record.suspects
-            await self.plans.load(p, req.plan, use=True)
+            added = self.plans.drift(t, named.plan, closure)
+            extra = named.plan.suspects
+            self.plans.use(p, named.plan_id, named.plan)
         else:
-            roots = await select(self.shard, p, req.selector)
+            roots = select(p, req.selector, named.sources)
             closure, ms = await self.plans.closure(t, roots)
             extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
         case = self._set(p, roots, closure.nodes, req.message)
-        await self._seal_or_wait(p, case, plan_id, req.message)
+        await self._seal_or_wait(p, case, named.plan_id, req.message)
         held_ms = (time.perf_counter() - start) * 1e3
-        if extra:
-            await self._hold_suspects(p, case, extra, req.message)
-        return self.shown(
-            p,
-            case,
-            added=[t.memory_id(s) for s in [s for s in added if decide(p, s)][:PAGE_ITEMS_MAX]],
-            closure_ms=ms,
-            hold_ms=held_ms,
-            request_id=req.request_id,
-        )
+        for i in range(0, len(extra), CASE_ROOTS_MAX):
+            await self._hold_suspects(p, case, extra[i : i + CASE_ROOTS_MAX], req.message)
+        return Held(case, added, ms, held_ms)
 
     async def _hold_suspects(self, p: Principal, case: CaseState, extra: list[int], message: str) -> None:
         """Suspects are a case of their own with a time limit, so that releasing them leaves the main case alone."""
@@ -104,13 +124,26 @@ class Holds:
             self._waiting.append((p, case, plan_id, why))
 
     async def _seal(self, p: Principal, case: CaseState, plan_id: bytes, why: str) -> None:
+        """Write what of the case isn't in the ledger yet: there may have been no room left in the middle of it."""
         t, now_ms = p.tenant, case.opened_ms
-        parts = pack_members(case.members)
-        stored: list[Stored] = [
+        if case.state == "released":
+            return
+        told = t.served_agents(case.members.tolist())
+        stored = self._parts_and_seal(p, case, plan_id, why) if case.state == "pending" else []
+        if told:
+            stored.append(Stored(E.NoticeSent(ms=now_ms, case=case.id, kind="recall", agents=[a.id for a in told])))
+        await self.shard.sequencer.commit(t, stored)
+        self.notices.tell(t, case, "recall")
+        self.notices.feed(t, case, "held")
+
+    def _parts_and_seal(self, p: Principal, case: CaseState, plan_id: bytes, why: str) -> list[Stored]:
+        t, now_ms = p.tenant, case.opened_ms
+        parts, there = pack_members(case.members), t.parts.get(case.id, {})
+        stored = [
             Stored(E.CasePart(ms=now_ms, case=case.id, part=i, count=count, deltas=deltas))
             for i, (count, deltas) in enumerate(parts)
+            if i not in there
         ]
-        told = t.served_agents(case.members.tolist())
 
         def seal(body: bytes) -> E.CaseOpened:
             return E.CaseOpened(
@@ -129,15 +162,10 @@ class Holds:
                 body=body,
             )
 
-        stored.append(noted(seal, why, os.urandom(E.SALT_BYTES)))
-        if told:
-            stored.append(Stored(E.NoticeSent(ms=now_ms, case=case.id, kind="recall", agents=[a.id for a in told])))
-        await self.shard.sequencer.commit(t, stored)
-        self.notices.tell(t, case, "recall")
-        self.notices.feed(t, case, "held")
+        return [*stored, noted(seal, why, os.urandom(E.SALT_BYTES))]
 
     # --- release and review -----------------------------------------------------------------------
-    async def release(self, p: Principal, case_id: str, message: str, request_id: str) -> Case:
+    async def release(self, p: Principal, case_id: str, message: str) -> CaseState:
         """Remove exactly this case's holds. Runs as an operation."""
         if not message.strip():
             raise Refused("message_missing", field="message")
@@ -165,7 +193,7 @@ class Holds:
         await self.shard.sequencer.commit(t, stored)
         self.notices.tell(t, case, "released")
         self.notices.feed(t, case, "released")
-        return self.shown(p, case, request_id=request_id)
+        return case
 
     async def tend(self, t: Tenant) -> None:
         """What time brings: cases that the ledger had no room for are written; suspects' holds end when their time is over."""
@@ -177,7 +205,8 @@ class Holds:
             self._waiting.remove(waiting)
         now_ms = self.shard.now_ms()
         for case in [k for k in t.cases.values() if k.until_ms and k.state == "open" and k.until_ms <= now_ms]:
-            await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
+            with suppress(Refused):  # no room: it stays held until there is
+                await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
 
     async def _overdue(self, t: Tenant, case: CaseState) -> None:
         if case.state != "open":
@@ -233,38 +262,43 @@ class Holds:
             raise Refused("case_unknown", field="case")
         return found[0]
 
-    def shown(
-        self,
-        p: Principal,
-        case: CaseState,
-        *,
-        cursor: int = 0,
-        added: list[str] | None = None,
-        closure_ms: float = 0.0,
-        hold_ms: float = 0.0,
-        request_id: str = "",
-        members: bool = True,
-    ) -> Case:
+    async def shown(self, p: Principal, case: CaseState, request_id: str, *, cursor: int = 0, held: Held | None = None) -> Case:
+        """A case with a page of its members. `held`: it was just opened. Not inside a barrier: a large graph takes a while."""
+        t = p.tenant
+        closure, _ = await self.plans.closure(t, case.roots, case.kinds)
+        everyone = case.all_members()
+        seen = visible_rows(p, everyone)
+        page = np.array(seen[cursor : cursor + PAGE_ITEMS_MAX], np.int32)
+        hops, members = closure.depth[np.searchsorted(closure.nodes, page)].tolist(), set(everyone.tolist())
+        added = [s for s in held.added if decide(p, s)] if held else []
+        return msgspec.structs.replace(
+            self.listed(p, case),
+            request_id=request_id,
+            members=[self.plans.member(t, s, n, members) for s, n in zip(page.tolist(), hops, strict=True)],
+            next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
+            closure_ms=round(held.closure_ms, 3) if held else 0.0,
+            hold_ms=round(held.hold_ms, 3) if held else 0.0,
+        )
+
+    def listed(self, p: Principal, case: CaseState) -> Case:
+        """A case without its members."""
         t = p.tenant
         everyone = case.all_members()
         seen = visible_rows(p, everyone)
-        page = seen[cursor : cursor + PAGE_ITEMS_MAX] if members else []
         told = [t.agents.all[n] for n in sorted(case.told)]
         roots = [r for r in case.roots if decide(p, r)]
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
             agent=p.key,
-            request_id=request_id,
             case=case.text,
             state=case.state,
             by=t.agents.all[case.agent].name,
             person=case.person if text else "",
             why=case.why if text else "",
-            roots=[t.memory_id(r) for r in roots],
+            roots=[t.memory_id(r) for r in roots[:PAGE_ITEMS_MAX]],
             count=len(everyone),
             joined=len(case.joined),
-            added=added or [],
-            members=[self.plans.member(t, s, 0) for s in page],
             elsewhere=len(everyone) - len(seen),
             told=names_of(p, told),
             acked=names_of(p, (t.agents.all[n] for n in sorted(case.acked))),
@@ -273,7 +307,4 @@ class Holds:
             released_at=rfc3339(case.released_ms) if case.released_ms else None,
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",
             position=t.position,
-            next=cursor + PAGE_ITEMS_MAX if members and cursor + PAGE_ITEMS_MAX < len(seen) else None,
-            closure_ms=round(closure_ms, 3),
-            hold_ms=round(hold_ms, 3),
         )

@@ -24,7 +24,7 @@ from gate.rights import decide, decide_all
 from gate.state.tenant import Tenant
 
 from .closure import Closure
-from .selection import names_of, select
+from .selection import find_sources, names_of, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -33,6 +33,7 @@ CLOSURE_KINDS: Final = (E.DECLARED, E.COPIED, E.EDGE_KINDS.index("via_resource")
 SUSPECT_CONFIDENCE: Final = 128  # of 255
 DRIFT_MIN: Final = 100
 DRIFT_SHARE: Final = 0.10
+KEPT_MAX: Final = 32  # plans at hand: applying a fresh one waits for no index thread
 OFF_LOOP_EDGES: Final = 20_000  # a graph this small is walked in well under a millisecond
 
 Nodes = npt.NDArray[np.int32]
@@ -58,14 +59,15 @@ class Plans:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self._kept: dict[tuple[str, bytes], tuple[PlanRecord, int]] = {}  # (account, id) → (plan, when it expires), newest last
 
-    async def closure(self, t: Tenant, roots: list[int]) -> tuple[Closure, float]:
+    async def closure(self, t: Tenant, roots: list[int], kinds: tuple[int, ...] = CLOSURE_KINDS) -> tuple[Closure, float]:
         """The closure of `roots` and the milliseconds it took; a large graph is walked off the loop."""
         start = time.perf_counter()
         if t.down.edges > OFF_LOOP_EDGES:
-            closure = await asyncio.to_thread(t.down.closure, roots, CLOSURE_KINDS)
+            closure = await asyncio.to_thread(t.down.closure, roots, kinds)
         else:
-            closure = t.down.closure(roots, CLOSURE_KINDS)
+            closure = t.down.closure(roots, kinds)
         return closure, (time.perf_counter() - start) * 1e3
 
     def suspects(self, t: Tenant, members: Nodes) -> list[int]:
@@ -82,20 +84,22 @@ class Plans:
     async def plan(self, p: Principal, req: Hold) -> Plan:
         """Show what a hold would do and keep it for an hour. Changes nothing."""
         if req.plan:
-            record = await self.load(p, req.plan, use=False)
-            plan_id = ids.raw(req.plan) or b""
+            plan_id, record = await self.load(p, req.plan)
             closure, _ = await self.closure(p.tenant, record.roots)
             return self._shown(p, plan_id, record, closure, 0.0, req)
-        roots = await select(self.shard, p, req.selector)
+        roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
         t = p.tenant
         closure, ms = await self.closure(t, roots)
         suspects = self.suspects(t, closure.nodes)
         record = PlanRecord(
             roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id
         )
-        plan_id = ids.new_raw(self.shard.now_ms())
+        plan_id, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
         catalog = self.shard.indexes[t.account].catalog
-        await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), self.shard.now_ms() + PLAN_MS)
+        await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
+        self._kept[t.account, plan_id] = record, expires_ms
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
         return self._shown(p, plan_id, record, closure, ms, req)
 
     def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
@@ -113,7 +117,7 @@ class Plans:
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in record.roots if decide(p, r)],
+            roots=[t.memory_id(r) for r in record.roots if decide(p, r)][:PAGE_ITEMS_MAX],
             members=[self.member(t, nodes[i], depth[i], members) for i in page],
             count=len(nodes),
             elsewhere=hidden,
@@ -140,6 +144,7 @@ class Plans:
         return any(parent in members for parent in parents) and any(parent not in members for parent in parents)
 
     def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
+        """`members`: what it is a member of; None where it's a node of a trace, which is never mixed."""
         c = t.columns
         return Member(
             id=t.memory_id(seq),
@@ -151,18 +156,55 @@ class Plans:
             mixed=self._mixed(t, seq, members) if members else False,
         )
 
-    async def load(self, p: Principal, plan: str, *, use: bool) -> PlanRecord:
+    async def load(self, p: Principal, plan: str) -> tuple[bytes, PlanRecord]:
+        """A plan by its id or at least the last 8 characters of it. May wait for the index thread: never inside a barrier."""
         raw = ids.raw(plan) if plan.startswith("plan_") else None
-        catalog, now_ms = self.shard.indexes[p.tenant.account].catalog, self.shard.now_ms()
-        blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
-        if blob is None or raw is None:
+        found = []
+        for plan_id in [raw] if raw else await self._ending(p.tenant, plan.removeprefix("plan_")):
+            record = await self._record(p.tenant, plan_id)
+            if record is not None and self._usable(p, plan_id, record):
+                found.append((plan_id, record))
+        if len(found) > 1:
+            raise Refused("id_ambiguous", field="plan")
+        if not found:
             raise Refused("plan_unknown", field="plan")
-        record = _decode_plan(blob)
-        if not decide_all(p, record.roots):  # a plan may be handed on, to who could have made it
+        return found[0]
+
+    def use(self, p: Principal, plan_id: bytes, record: PlanRecord) -> None:
+        """Once: inside a barrier, where nobody else uses it meanwhile."""
+        t = p.tenant
+        if not self._usable(p, plan_id, record):
             raise Refused("plan_unknown", field="plan")
-        if use:
-            await self.shard.index.call(catalog.use_plan, raw, now_ms)
-        return record
+        t.plans_used.add(plan_id)
+        self._kept.pop((t.account, plan_id), None)
+        self.shard.index_later(self.shard.indexes[t.account].catalog.use_plan, plan_id, self.shard.now_ms())
+
+    def _usable(self, p: Principal, plan_id: bytes, record: PlanRecord) -> bool:
+        """A plan may be handed on, to who could have made it."""
+        return plan_id not in p.tenant.plans_used and decide_all(p, record.roots)
+
+    async def _ending(self, t: Tenant, tail: str) -> list[bytes]:
+        """Plans whose id ends so."""
+        if not 8 <= len(tail) <= ids.ID_CHARS:
+            return []
+
+        def ending(known: Iterable[bytes]) -> list[bytes]:
+            return [x for x in known if ids.text("", x).endswith(tail)]
+
+        kept = ending(plan_id for account, plan_id in self._kept if account == t.account)
+        if kept:
+            return kept
+        catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
+        return ending(await self.shard.index.call(catalog.plan_ids, now_ms))
+
+    async def _record(self, t: Tenant, plan_id: bytes) -> PlanRecord | None:
+        now_ms = self.shard.now_ms()
+        kept = self._kept.get((t.account, plan_id))
+        if kept is not None:
+            return kept[0] if kept[1] > now_ms else None
+        catalog = self.shard.indexes[t.account].catalog
+        blob = await self.shard.index.call(catalog.load_plan, plan_id, now_ms)
+        return None if blob is None else _decode_plan(blob)
 
     def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or

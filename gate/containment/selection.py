@@ -6,11 +6,13 @@ Full records in its projects, only counts elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gate.config import CASE_ROOTS_MAX
 from gate.identify import Principal
+from gate.projections.catalog import cited_names
 from gate.refusals import Refused
 from gate.rights import decide
 from gate.state.principals import Agent
@@ -20,8 +22,30 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 
-async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[int]:
-    """tenant_seqs that a selector names: ids, agent:NAME, run:LABEL, source:URI. Only in this operator's projects."""
+class Sources(NamedTuple):
+    """What `source:` terms name, as far as the catalog had come: memories up to tenant_seq `upto`."""
+
+    upto: int
+    seqs: frozenset[int]
+
+
+async def find_sources(shard: Shard, p: Principal, selector: Iterable[str]) -> Sources:
+    """Ask the catalog what `source:` terms name: on the index thread, so never inside a barrier."""
+    wanted = [value for kind, _, value in (term.partition(":") for term in selector) if kind == "source" and value]
+    if not wanted:
+        return Sources(0, frozenset())
+    catalog = shard.indexes[p.tenant.account].catalog
+
+    def look() -> Sources:
+        upto = catalog.position.tenant_seq if catalog.position else 0
+        return Sources(upto, frozenset(seq for value in wanted for seq in catalog.find_source(value)))
+
+    found: Sources = await shard.index.call(look)
+    return found
+
+
+def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]:
+    """tenant_seqs that a selector names now: ids, agent:NAME, run:LABEL, source:URI. Only in this operator's projects."""
     t, c = p.tenant, p.tenant.columns
     found: set[int] = set()
     n = c.n
@@ -34,12 +58,15 @@ async def select(shard: Shard, p: Principal, selector: Iterable[str]) -> list[in
             run = int.from_bytes(t.label_hash(value), "big", signed=True)
             found |= set(np.flatnonzero((c.run[:n] == run) & (c.kind[:n] >= 0)).tolist())
         elif kind == "source" and value:
-            found |= set(await shard.index.call(shard.indexes[t.account].catalog.find_source, value))
+            found |= sources.seqs
+            found |= {seq for seq, evidence in t.cited if seq > sources.upto and value in cited_names(evidence)}
         else:
             found.add(resolve(p, term))
     found = {s for s in found if decide(p, s)}
     if not found:
         raise Refused("selector_empty", field="selector")
+    if len(found) > CASE_ROOTS_MAX:
+        raise Refused("too_long", field="selector", limit=CASE_ROOTS_MAX)
     return sorted(found)
 
 

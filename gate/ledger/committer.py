@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from nats.aio.client import Client
 
-from .errors import LedgerFull, LedgerRefused, LedgerWentBack, SteppedDown
+from .errors import LedgerFull, LedgerRefused, LedgerWentBack, SteppedDown, TooLarge
 from .jetstream import ApiError, Unanswered, request, stored, stream_state
 
 BACK_OFF_FIRST_S: Final = 0.05
@@ -26,6 +26,7 @@ REFUSALS_MAX: Final = 5  # an error that isn't about space may pass (a leader el
 HEADER_BYTES: Final = 256  # nats-py's own size check forgets the headers; the broker counts them and drops the connection
 _STORE_FAILED: Final = 10077  # carries the store's own words
 _NO_SPACE: Final = frozenset({10023, 10028, 10047})  # insufficient resources, memory and storage resources exceeded
+_TOO_LARGE: Final = 10054  # over the stream's max_msg_size
 _NO_SPACE_WORDS: Final = ("maximum bytes", "maximum messages", "no space left")
 
 
@@ -68,11 +69,12 @@ class Committer:
     async def append(self, data: bytes) -> int:
         """Store `data` as the next message; its sequence. Waits as long as the outcome is unknown.
 
-        `LedgerFull`, `LedgerRefused`: nothing of it is stored. `SteppedDown`, `LedgerWentBack`: stop serving. `Closed`: unknown.
+        `LedgerFull`, `TooLarge`, `LedgerRefused`: nothing of it is stored. `SteppedDown`, `LedgerWentBack`: stop serving.
+        `Closed`: unknown.
         """
         room = self._nc.max_payload - HEADER_BYTES
         if len(data) > room:
-            raise LedgerRefused(self.stream, f"a block of {len(data)} bytes, {room} are allowed")
+            raise TooLarge(self.stream, f"a block of {len(data)} bytes, {room} are allowed")
         async with self._outstanding:
             self._asked()
             seq = await self._append(data)
@@ -151,6 +153,9 @@ class Committer:
         if _is_no_space(error):
             self._answered()
             raise LedgerFull(self.stream, str(error))
+        if error.err_code == _TOO_LARGE:
+            self._answered()
+            raise TooLarge(self.stream, str(error))
         if refusals >= REFUSALS_MAX:
             self._answered()
             raise LedgerRefused(self.stream, str(error))

@@ -6,6 +6,7 @@ LedgerError
 ├── LedgerGap        a sequence is missing inside the stream                     fill it from ERASED, else stop
 ├── LedgerFull       the append was refused for space; nothing was stored        erase or enlarge, then go on
 ├── LedgerRefused    the append was refused for another reason; nothing stored   a bug or a wrong configuration
+│   └── TooLarge     the block is over the size of a message; nothing stored     split it, or refuse what is in it
 └── SteppedDown      another writer owns the shard                               stop serving, reads too
 """
 
@@ -80,6 +81,10 @@ class LedgerRefused(LedgerError):
             reason="ledger_refused",
             advice="Check the stream's configuration and the gatekeeper's permissions.",
         )
+
+
+class TooLarge(LedgerRefused):
+    """The block is larger than a message may be. Smaller ones are stored as before: no reason to stop."""
 
 
 class SteppedDown(LedgerError):

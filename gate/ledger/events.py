@@ -222,6 +222,7 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
 
     by: str
     position: int  # the tenant's position that was accepted
+    reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
 AnyEvent = (

@@ -49,6 +49,8 @@ class StreamState(msgspec.Struct, frozen=True):
     max_bytes: int
     created: str
     identity: str
+    name: str = ""
+    max_age_ms: int = 0  # 0 = kept for ever
 
 
 class _State(msgspec.Struct):
@@ -60,6 +62,7 @@ class _State(msgspec.Struct):
 
 class _Config(msgspec.Struct):
     max_bytes: int = -1
+    max_age: int = 0
     metadata: dict[str, str] = {}
 
 
@@ -126,7 +129,17 @@ async def stream_state(nc: Client, stream: str) -> StreamState:
     if answer.state is None:
         raise Unanswered(f"STREAM.INFO.{stream}: no state in the answer")
     s, c = answer.state, answer.config
-    return StreamState(s.first_seq, s.last_seq, s.messages, s.bytes, c.max_bytes, answer.created, c.metadata.get("cordon", ""))
+    return StreamState(
+        s.first_seq,
+        s.last_seq,
+        s.messages,
+        s.bytes,
+        c.max_bytes,
+        answer.created,
+        c.metadata.get("cordon", ""),
+        stream,
+        c.max_age // 1_000_000,
+    )
 
 
 async def stored(nc: Client, stream: str, seq: int) -> bytes | None:

@@ -217,7 +217,7 @@ class Catalog:
         """The tenant_seqs, ascending, of memories that cite this evidence, or a span of it (the same URI followed by `#…`)."""
         with self._damage_named():
             found = self._db.execute(_SQL["citing"], (_hash(evidence_uri),)).fetchall()
-        return [seq for seq, evidence in found if evidence_uri in _names(_decode_evidence(evidence))]
+        return [seq for seq, evidence in found if evidence_uri in cited_names(_decode_evidence(evidence))]
 
     def count(self) -> int:
         with self._damage_named():
@@ -231,6 +231,10 @@ class Catalog:
         """The plan, unless it is unknown, used or expired."""
         row = self._db.execute(_SQL["read_plan"], (plan_id, now_ms)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def plan_ids(self, now_ms: int) -> list[bytes]:
+        """Plans that may still be used."""
+        return [bytes(id_) for (id_,) in self._db.execute(_SQL["plan_ids"], (now_ms,)).fetchall()]
 
     def use_plan(self, plan_id: bytes, now_ms: int) -> bool:
         """True for exactly one caller, and only before the plan expires; on disk when this returns."""
@@ -273,13 +277,13 @@ def _row(columns: tuple[int, bytes, str, bytes, str, str, str, str, str]) -> Mem
     return MemoryRow(seq, meta, content, cited, run, task, session, trace_id, scope_id)
 
 
-def _names(evidence: tuple[str, ...]) -> set[str]:
+def cited_names(evidence: tuple[str, ...]) -> set[str]:
     """Every name under which evidence is found: as cited, and without its span."""
     return {*evidence, *(item.partition("#")[0] for item in evidence)} - {""}
 
 
 def _citations(row: MemoryRow) -> list[tuple[int, int]]:
-    return [(_hash(name), row.seq) for name in _names(row.evidence)]
+    return [(_hash(name), row.seq) for name in cited_names(row.evidence)]
 
 
 def _hash(name: str) -> int:

@@ -50,3 +50,7 @@ class Ask:
     recall: bytes = b""
     epoch: int = 0
     recall_no: int = 0
+
+    def forget(self) -> None:
+        """Drop what was found: it is asked again."""
+        self.found, self.withheld, self.rows, self.notes = [], [], {}, []

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from bus.frames import DECISIONS, INTENTS, KINDS, RISKS, TASK_STATES
 from gate.state.columns import REVIEW_ACCEPTED, Columns
+from gate.state.succession import superseded
 
 ADMIT, SUMMARY, RANK_DOWN, QUARANTINE, DENY = range(5)
 assert DECISIONS[DENY] == "deny"
@@ -79,17 +80,17 @@ class Rows:
     def __init__(self, c: Columns, seqs: npt.NDArray[np.int32], authority: npt.NDArray[np.bool_]) -> None:
         for name in _GATHERED:
             setattr(self, name, getattr(c, name)[seqs])
-        by = c.superseded[seqs]
-        effective = (by != 0) & (c.held[by] == 0)  # a held superseder lets its predecessor be current again
-        self.superseded_at: Ints = np.where(effective, c.superseded_ms[seqs], np.int64(1 << 62))
+        self._columns, self._seqs = c, seqs
         self.authority = authority[self.actor]
         self.unreviewed_rule: Bools = _IS_RULE[self.kind] & ~self.authority & (self.review != REVIEW_ACCEPTED)
 
     def weigh(self, ask: Ask) -> None:
-        """Set `below` (its trust is below what this question needs) and `in_band` (so little that an excerpt may be shown).
+        """Set `superseded` (at the time asked for), `below` (its trust is below what this question needs) and `in_band` (so
+        little that an excerpt may be shown).
 
         What counts: its own trust up to writes_local, the floor of what its writer had seen from external effects on.
         """
+        self.superseded: Bools = superseded(self._columns, self._seqs, ask.as_of)
         needed = FLOORS[ask.intent, ask.risk]
         trust = np.where(ask.risk >= EXTERNAL_EFFECT, np.minimum(self.floor, self.eff), self.eff)
         self.below: Bools = trust < needed
@@ -131,7 +132,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "expired", DENY, "It has expired or is no longer valid.", lambda r, a: (r.expires <= a.as_of) | (r.valid_until <= a.as_of)
     ),
     Rule("not_yet_valid", DENY, "It is not valid yet.", lambda r, a: (r.valid_from > a.as_of) | (r.written > a.as_of)),
-    Rule("superseded", DENY, "A newer memory replaces it.", lambda r, a: r.superseded_at <= a.as_of),
+    Rule("superseded", DENY, "A newer memory replaces it.", lambda r, a: r.superseded),
     Rule("opted_out", DENY, "Its owner opted out of recall by others.", lambda r, a: r.opt_out & (r.actor != a.agent)),
     Rule(
         "history_off",

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gate import ids
-from gate.config import QUERY_BATCH_MAX, READS_BLOCK_RECORDS_MAX
+from gate.config import QUERY_BATCH_MAX, READS_BLOCK_BYTES_MAX, READS_BLOCK_RECORDS_MAX
 from gate.ledger import events as E
 from gate.ledger.block import Record
-from gate.ledger.errors import LedgerFull
+from gate.ledger.errors import LedgerFull, TooLarge
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
 
@@ -29,13 +29,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Queued(NamedTuple):
+    """A record on its way, with its bytes, and the ask whose answer waits for it."""
+
+    tenant: Tenant
+    record: E.AnyRecord
+    data: Record
+    ask: Ask | None
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it takes in a block."""
+        return len(self.data.data) + len(self.data.tenant) + 8
+
+
 class Recalls:
     last_look = True  # off only in the control run of the race test, by a gatekeeper of its own
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.asks: deque[Ask] = deque()
-        self.records: deque[tuple[Tenant, E.AnyRecord, Ask | None]] = deque()
+        self.records: deque[Queued] = deque()
         self.wake_asks, self.wake_records = asyncio.Event(), asyncio.Event()
         self.answered = 0
         self.alarms = 0
@@ -46,8 +60,11 @@ class Recalls:
 
     def record(self, tenant: Tenant, record: E.AnyRecord) -> None:
         """A record that nobody waits for (audit, withdrawn)."""
-        self.records.append((tenant, record, None))
+        self._queue(tenant, record, None)
         self.wake_records.set()
+
+    def _queue(self, t: Tenant, record: E.AnyRecord, a: Ask | None) -> None:
+        self.records.append(Queued(t, record, Record(t.account, E.encode(record)), a))
 
     # --- decide -----------------------------------------------------------------------------------
     async def run_asks(self) -> None:
@@ -58,16 +75,23 @@ class Recalls:
             self.wake_asks.clear()
             while self.asks:
                 batch = [self.asks.popleft() for _ in range(min(len(self.asks), QUERY_BATCH_MAX))]
-                try:
-                    await s.index.call(self._admit, batch, s.now_ms())
-                except Exception:
-                    log.exception("admission of %d questions failed", len(batch))
-                    for a in batch:
-                        s.refuse_ask(a, Refused("internal"))
-                    continue
-                for a in batch:
+                for a in await self._admitted(batch, s.now_ms()):
                     self._register(a)
                 self.wake_records.set()
+
+    async def _admitted(self, batch: list[Ask], now_ms: int) -> list[Ask]:
+        """Those that could be decided; the others are refused. One that fails costs no other: they are asked again one by one."""
+        try:
+            await self.shard.index.call(self._admit, batch, now_ms)
+            return batch
+        except Exception:
+            if len(batch) == 1:
+                log.exception("a question could not be decided")
+                self.shard.refuse_ask(batch[0], Refused("internal"))
+                return []
+        for a in batch:
+            a.forget()
+        return [a for one in batch for a in await self._admitted([one], now_ms)]
 
     def _admit(self, batch: list[Ask], now_ms: int) -> None:
         """On the index thread: asks grouped by project."""
@@ -108,7 +132,7 @@ class Recalls:
             withheld=[(f.seq, f.decision, f.reasons) for f in a.withheld],
             joined=ctx.labels.joined(),
         )
-        self.records.append((t, record, a))
+        self._queue(t, record, a)
 
     # --- record, then answer ----------------------------------------------------------------------
     async def run_records(self) -> None:
@@ -117,28 +141,51 @@ class Recalls:
             await self.wake_records.wait()
             self.wake_records.clear()
             while self.records:
-                batch = [self.records.popleft() for _ in range(min(len(self.records), READS_BLOCK_RECORDS_MAX))]
-                try:
-                    await self._append(batch)
-                except LedgerFull:  # no answer without its record
-                    for _, _, a in batch:
-                        if a is not None:
-                            self.shard.refuse_ask(a, Refused("reads_full"))
-                    continue
-                for t, _, a in batch:
-                    if a is not None:
-                        self._answer(t, a)
+                await self._record(self._next_block())
 
-    async def _append(self, batch: list[tuple[Tenant, E.AnyRecord, Ask | None]]) -> None:
+    def _next_block(self) -> list[Queued]:
+        batch = [self.records.popleft()]
+        size = batch[0].weight
+        while self.records and len(batch) < READS_BLOCK_RECORDS_MAX:
+            size += self.records[0].weight
+            if size > READS_BLOCK_BYTES_MAX:
+                break
+            batch.append(self.records.popleft())
+        return batch
+
+    async def _record(self, batch: list[Queued]) -> None:
+        """Append one block, then answer; where the broker finds it too large, each half, down to the one that is refused."""
+        try:
+            await self._append(batch)
+        except LedgerFull:  # no answer without its record
+            self._not_recorded(batch, Refused("reads_full"))
+        except TooLarge as e:
+            if len(batch) == 1:
+                log.error("a read of tenant %s is refused: %s", batch[0].tenant.account, e)
+                self._not_recorded(batch, Refused("event_too_large"))
+                return
+            half = len(batch) // 2
+            await self._record(batch[:half])
+            await self._record(batch[half:])
+        else:
+            for x in batch:
+                if x.ask is not None:
+                    self._answer(x.tenant, x.ask)
+
+    def _not_recorded(self, batch: list[Queued], e: Refused) -> None:
+        for x in batch:
+            if x.ask is not None:
+                self.shard.refuse_ask(x.ask, e)
+
+    async def _append(self, batch: list[Queued]) -> None:
         s = self.shard
-        records = [Record(t.account, E.encode(r)) for t, r, _ in batch]
         block, data = s.reads_head.build(
-            shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), ledger_seq=s.ledger_seq, records=records
+            shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), ledger_seq=s.ledger_seq, records=[x.data for x in batch]
         )
         seq = await s.reads.append(data)
         s.reads_head.commit(block)
         s.reads_seq = seq
-        s.lineage.put("READS", seq, s.event_rows.reads([(t, r) for t, r, _ in batch]))
+        s.lineage.put("READS", seq, s.event_rows.reads([(x.tenant, x.record) for x in batch]))
 
     def _answer(self, t: Tenant, a: Ask) -> None:
         """Synchronous: the look, then the connection's buffer."""

@@ -18,6 +18,7 @@ from bus.frames import CLASSIFICATIONS, KINDS, ORIGINS, SCOPES, TASK_STATES
 from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import DIM, ProjectVectors
 from gate.state.columns import NEVER_MS, Columns
+from gate.state.succession import next_change, superseded
 from gate.state.tenant import Project, Tenant
 
 from .ask import Ask
@@ -152,16 +153,18 @@ class Usable:
 
 def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
     """Rows that are usable now, and when time alone changes that of one of them."""
-    by = c.superseded[seqs]
-    ok: Mask = (c.held[seqs] == 0) & ((by == 0) | (c.held[by] != 0))
-    until_ms = NEVER_MS
+    ok: Mask = c.held[seqs] == 0
+    until_ms = next_change(c, seqs, now_ms)
     for ends in (c.expires[seqs], c.valid_until[seqs]):
         ahead = ends > now_ms
         ok &= ahead
         until_ms = min(until_ms, int(ends.min(where=ahead, initial=NEVER_MS)))
     begins = c.valid_from[seqs]
     begun = begins <= now_ms
-    return ok & begun, min(until_ms, int(begins.min(where=~begun, initial=NEVER_MS)))
+    ok &= begun
+    able = np.flatnonzero(ok)  # only these need a look at their successors
+    ok[able] = ~superseded(c, seqs[able], np.broadcast_to(np.int64(now_ms), len(able)))
+    return ok, min(until_ms, int(begins.min(where=~begun, initial=NEVER_MS)))
 
 
 def candidates(

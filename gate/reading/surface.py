@@ -30,6 +30,7 @@ from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
 from gate.projections.catalog import MemoryRow
 from gate.rights import decide
 from gate.state.columns import NEVER_MS, REVIEWS
+from gate.state.succession import successor
 from gate.state.tenant import Tenant
 
 from . import policy
@@ -64,7 +65,7 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
     t, c, e = p.tenant, p.tenant.columns.at, decode_memory(row.meta)
     agent = t.agents.by_id[e.agent]
     kinds = [edge.kind for edge in e.edges]
-    by = c.superseded[seq]
+    by = successor(t.columns, seq, now_ms)
     return Memory(
         id=ids.text("mem_", e.id),
         content=content,
@@ -92,7 +93,7 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
         valid_until=_when(e.until),
         expires_at=_when(e.expires),
         supersedes=t.memory_id(e.supersedes) if e.supersedes and decide(p, e.supersedes, now_ms) else "",
-        superseded_by=t.memory_id(by) if by and not c.held[by] and decide(p, by, now_ms) else "",
+        superseded_by=t.memory_id(by) if by and decide(p, by, now_ms) else "",
         position=seq,
     )
 

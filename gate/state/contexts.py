@@ -17,6 +17,8 @@ from bus.frames import CLASSIFICATIONS
 from gate.config import CONTEXT_WINDOW_IDS
 from gate.ledger.events import Joined
 
+from .compartments import bounded
+
 if TYPE_CHECKING:
     from .columns import Columns
     from .interned import Interned
@@ -38,7 +40,9 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Labels:
-    """The join of everything served in the epoch: trust and origin the least, the rest the strictest."""
+    """The join of everything served in the epoch: trust and origin the least, the rest the strictest; of too many compartments
+    `many`.
+    """
 
     floor: int = TRUST_MAX
     origin: int = ORIGIN_MAX
@@ -112,7 +116,9 @@ class Context:
             labels.cls = max(labels.cls, at.cls[s])
             labels.sens = max(labels.sens, at.sens[s])
             labels.opt_out = labels.opt_out or bool(at.opt_out[s])
-            labels.comp |= comps[at.comp[s]]
+            comp = comps[at.comp[s]]
+            if not comp <= labels.comp:
+                labels.comp = set(bounded(labels.comp | comp))
 
     def restore(
         self,
@@ -143,7 +149,7 @@ class Context:
             max(now.cls, joined.class_),
             max(now.sens, joined.sens),
             now.opt_out or joined.opt_out,
-            now.comp | set(joined.comp),
+            set(bounded(now.comp | set(joined.comp))),
         )
 
     def _serve(self, c: Columns, comps: Interned[frozenset[str]], seq: int, mark: Mark) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b32encode
+from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -25,8 +27,10 @@ from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED,
 from .contexts import Context
 from .interned import Interned
 from .principals import Agent, Agents
+from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
+CITED_MAX: Final = 1_024  # more than the sequencer can be ahead of the catalog: a block being indexed, and one appended
 
 
 class UnknownEvent(Exception):
@@ -65,7 +69,10 @@ class Tenant:
         self.down, self.up = Adjacency("down"), Adjacency("up")  # parent → children, child → parents
         self.contexts: dict[bytes, Context] = {}
         self.cases: dict[bytes, CaseState] = {}
-        self.parts: dict[bytes, list[E.CasePart]] = {}
+        self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
+        self.others_lines: set[int] = set()  # memories that superseded another agent's, or one of these
+        self.plans_used: set[bytes] = set()
+        self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
         self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
@@ -129,10 +136,7 @@ class Tenant:
             return "held"
         if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
-        by = at.superseded[seq]
-        if by and not at.held[by]:
-            return "superseded"
-        return "active"
+        return "superseded" if successor(self.columns, seq, now_ms) else "active"
 
     def cases_of(self, seqs: Iterable[int]) -> list[CaseState]:
         """Cases that hold any of `seqs`, in order of opening."""
@@ -150,24 +154,17 @@ class Tenant:
             case E.MemoryReviewed():
                 self._reviewed(seq, event)
             case E.CasePart():
-                self.parts.setdefault(event.case, []).append(event)
+                self.parts.setdefault(event.case, {})[event.part] = event  # one that was written again is the same
             case E.CaseOpened():
                 self._opened(seq, event, note)
             case E.CaseReleased():
                 self._released(seq, event)
             case E.NoticeSent():
-                for raw in event.agents:
-                    agent = self.agents.by_id[raw]
-                    open_ = self.notices.setdefault(agent.number, {})
-                    if event.kind == "released":
-                        open_.pop((event.case, "recall"), None)
-                    open_[(event.case, event.kind)] = event.ms
-                    if event.kind == "recall":
-                        self.cases[event.case].told.add(agent.number)
+                self._notice_sent(event)
             case E.NoticeAcked():
                 agent = self.agents.by_id[event.agent]
                 self.notices.get(agent.number, {}).pop((event.case, event.kind), None)
-                if event.kind == "recall":
+                if event.kind == "recall" and event.case in self.cases:
                     self.cases[event.case].acked.add(agent.number)
             case E.ContextClosed():
                 ctx = self.context_of(self.agents.by_id[event.ctx])
@@ -242,6 +239,8 @@ class Tenant:
             self.idem[e.idem] = s
         if e.supersedes:
             c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
+            if c.actor[e.supersedes] != agent.number or e.supersedes in self.others_lines:
+                self.others_lines.add(s)
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)
@@ -306,12 +305,12 @@ class Tenant:
                 ctx.exposed.add(case.id)
 
     def _opened(self, seq: int, e: E.CaseOpened, note: str) -> None:
-        parts = sorted(self.parts.pop(e.case, []), key=lambda p: p.part)
-        members = unpack_members([p.deltas for p in parts])
-        whole = (
-            [p.part for p in parts] == list(range(e.parts)) and len(members) == e.count and members_digest(members) == e.digest
-        )
+        parts = self.parts.pop(e.case, {})
+        members = unpack_members([parts[i].deltas for i in sorted(parts)])
+        whole = parts.keys() == set(range(e.parts)) and len(members) == e.count and members_digest(members) == e.digest
         case = self.cases.get(e.case)
+        if case is not None and case.state != "pending":  # its seal was written twice: the first counts
+            return
         if case is None:  # replay: the live path holds in memory first
             if not whole:
                 return
@@ -329,10 +328,25 @@ class Tenant:
                 until_ms=e.until,
             )
             self.cases[e.case] = case
+            if e.plan:
+                self.plans_used.add(e.plan)
             self.raise_holds(members)
             self.expose(case)
         case.state, case.position = "open", seq
         self.generation = seq
+
+    def _notice_sent(self, e: E.NoticeSent) -> None:
+        case = self.cases.get(e.case)
+        if case is None:  # its seal didn't fit its parts, so it doesn't count, nor does what was told of it
+            return
+        for raw in e.agents:
+            agent = self.agents.by_id[raw]
+            open_ = self.notices.setdefault(agent.number, {})
+            if e.kind == "released":
+                open_.pop((e.case, "recall"), None)
+            open_[(e.case, e.kind)] = e.ms
+            if e.kind == "recall":
+                case.told.add(agent.number)
 
     def _released(self, seq: int, e: E.CaseReleased) -> None:
         case = self.cases[e.case]

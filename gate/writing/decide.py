@@ -7,27 +7,32 @@ when the event gets its place in the ledger.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from bus.frames import CLASSIFICATIONS
 from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_MAX
-from gate import ids, rights
+from gate import ids
 from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.refusals import Refused
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
+from gate.state.compartments import bounded
 from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
 from .lineage import NO_EVIDENCE, Evidence, Text
 from .screen import HELD_FROM, NOTED_FROM, Screening
+from .supersede import place
 from .trust import Own, capped_origin, join
 from .validate import Checked
 
 if TYPE_CHECKING:
     from .redact import Redacted
+    from .sequencer import Stored
+
+NOBODY: Final[Clauses] = (frozenset(),)  # an empty clause: no principal is in it
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class Write:
     encoder: str = ""
     # given by the sequencer
     event: E.MemoryWritten | None = None
+    stored: Stored | None = None  # the event as it goes into the block
     seq: int = 0
     also: list[tuple[str, str]] = field(default_factory=list)  # (reply, request_id) of retries in flight
 
@@ -115,14 +121,18 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     for near in w.lineage.near:
         cls = max(cls, int(c.cls[near]))
         comp |= t.comps[int(c.comp[near])]
+    comp = set(bounded(comp))
+    readers = stamp.readers
     holds = _flow(t, p.project, mine, comp, cls)
-    if len(stamp.readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in stamp.readers):
+    if len(readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in readers):
         holds.append("readers_too_complex")
+        readers = NOBODY  # all clauses of all parents would be too long to keep; fewer would let more in
     kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
-    supersedes, contradicts = _supersede(w, stamp.trust, stamp.origin, now_ms)
-    if contradicts:
-        holds.append("contradicts_stronger")
+    stamp = replace(stamp, cls=cls, readers=readers)
+    supersedes, contradicts, why = place(w, stamp, user, now_ms)
+    if why:
+        holds.append(why)
     if w.lineage.cut:
         holds.append("too_many_sources")
     strong = list(dict.fromkeys([*(e.parent for e in edges if e.kind != E.SERVED), *w.lineage.strong]))
@@ -153,7 +163,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         method=d.method,
         trust=stamp.trust,
         floor=stamp.floor,
-        class_=cls,
+        class_=stamp.cls,
         sens=stamp.sens,
         opt_out=stamp.opt_out,
         readers=[sorted(clause) for clause in stamp.readers] or None,
@@ -210,20 +220,3 @@ def _flow(t: Tenant, project: str, mine: set[str], comp: set[str], cls: int) -> 
     if cls > CLASSIFICATIONS.index(settings.classification_max):
         holds.append(f"flow_down:{CLASSIFICATIONS[cls]}")
     return holds
-
-
-def _supersede(w: Write, trust: int, origin: int, now_ms: int) -> tuple[int, int]:
-    """(supersedes, contradicts): it takes effect on one's own memory, by an operator, or when trust and origin are at least
-    the old one's.
-    """
-    old = w.supersedes
-    if not old:
-        return 0, 0
-    t, c = w.principal.tenant, w.principal.tenant.columns
-    p, by = w.principal, int(c.superseded[old])
-    if by and not c.held[by]:  # the fact, not the state: a held or expired memory has one successor too
-        raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if rights.decide(p, by, now_ms) else {})
-    mine = int(c.actor[old]) == p.agent.number or p.role == "operator"
-    if mine or (trust >= int(c.eff[old]) and origin >= int(c.origin[old])):
-        return old, 0
-    return 0, old

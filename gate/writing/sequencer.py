@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,13 +22,14 @@ import msgspec
 from bus import frames
 from bus.frames import CLASSIFICATIONS, ORIGINS, FeedKind, Receipt, Redaction
 from gate import ids
-from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX
+from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX, EVENT_BYTES_MAX
 from gate.index_state import NewMemory
 from gate.ledger import events as E
 from gate.ledger.block import body_hash
-from gate.ledger.errors import LedgerFull
+from gate.ledger.errors import LedgerFull, TooLarge
 from gate.projections.catalog import MemoryRow
 from gate.refusals import Refused
+from gate.state.succession import successor
 from gate.state.tenant import Tenant
 
 from .decide import Write, decide
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
-META_BYTES: Final = 700  # of a memory event with its framing, generously
+FRAMING_BYTES: Final = 8  # the two lengths of an event
+SECTION_BYTES: Final = 192  # a section's head, generously
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,20 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An event to append: with its body, and the free text that the body holds (for live state)."""
+    """An event to append: its bytes, its body, and the free text that the body holds (for live state)."""
 
     event: E.AnyEvent
     body: bytes | None = None
     note: str = ""
+    meta: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meta", E.encode(self.event))
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it takes in a block."""
+        return len(self.meta) + len(self.body or b"") + FRAMING_BYTES
 
 
 def noted(make: Callable[[bytes], E.AnyEvent], text: str, salt: bytes) -> Stored:
@@ -130,6 +141,7 @@ class Sequencer:
         """Decide on writes, a turn each, until the block is full. An operation ends its tenant's part."""
         out: list[Write] = []
         size, skipped = 0, 0
+        sections: set[str] = set()
         superseding: set[tuple[str, int]] = set()
         now_ms = self.shard.now_ms()
         while self.turns and skipped < len(self.turns) and len(out) < BLOCK_EVENTS_MAX:
@@ -139,13 +151,19 @@ class Sequencer:
                 self.turns.rotate(-1)
                 skipped += 1
                 continue
-            if out and size + len(w.body) + META_BYTES > BLOCK_BYTES_MAX:
+            if out and size + len(w.body) > BLOCK_BYTES_MAX:
+                break
+            accepted = self._decide(w, now_ms)
+            weight = (w.stored.weight if w.stored else 0) + (0 if tenant in sections else SECTION_BYTES)
+            if accepted and out and size + weight > BLOCK_BYTES_MAX:
+                self._undecide(w)
                 break
             self._take(tenant)
             skipped = 0
-            if self._decide(w, now_ms):
+            if accepted:
                 out.append(w)
-                size += len(w.body) + META_BYTES
+                sections.add(tenant)
+                size += weight
                 if w.supersedes:
                     superseding.add((tenant, w.supersedes))
         return out
@@ -168,12 +186,20 @@ class Sequencer:
         try:
             self._begin_idle_epoch(w, now_ms)
             w.event = decide(w, self.shard.gate_id, now_ms)
+            w.stored = Stored(w.event, w.body)
+            if w.stored.weight > EVENT_BYTES_MAX:
+                raise Refused("event_too_large", limit=EVENT_BYTES_MAX)
         except Refused as e:
             self.shard.refuse_write(w, e)
             return False
         if w.idem:
             self.pending[(t.account, w.idem)] = w
         return True
+
+    def _undecide(self, w: Write) -> None:
+        """It didn't fit: it is decided again for the next block, on what holds then."""
+        w.event = w.stored = None
+        self.pending.pop((w.principal.tenant.account, w.idem), None)
 
     @staticmethod
     def _begin_idle_epoch(w: Write, now_ms: int) -> None:
@@ -182,29 +208,44 @@ class Sequencer:
             ctx.begin_epoch(ctx.epoch + 1)
 
     async def _append_writes(self, writes: list[Write]) -> None:
+        """Append one block; where the broker finds it too large, each half, down to the one write that is refused."""
         by: dict[str, list[Write]] = {}
         for w in writes:
             by.setdefault(w.principal.tenant.account, []).append(w)
         try:
-            metas = await self._append({account: [Stored(w.event, w.body) for w in ws if w.event] for account, ws in by.items()})
+            await self._append({account: [w.stored for w in ws if w.stored] for account, ws in by.items()})
         except LedgerFull:
-            for w in writes:
-                self.pending.pop((w.principal.tenant.account, w.idem), None)
-                self.shard.refuse_write(w, Refused("ledger_full"))
+            self._not_stored(writes, Refused("ledger_full"))
+            return
+        except TooLarge as e:
+            if len(writes) == 1:
+                log.error("a write of tenant %s is refused: %s", writes[0].principal.tenant.account, e)
+                self._not_stored(writes, Refused("event_too_large"))
+                return
+            half = len(writes) // 2
+            await self._append_writes(writes[:half])
+            await self._append_writes(writes[half:])
             return
         ledger_seq = self.shard.ledger_seq
         for account, ws in by.items():
             last = self.shard.tenants[account].position
             for i, w in enumerate(ws):
                 w.seq = last - len(ws) + 1 + i
+                if w.evidence:
+                    self.shard.tenants[account].cited.append((w.seq, w.evidence))
         if self.indexing:
             await self.indexing
-        self.indexing = asyncio.create_task(self._index_and_answer(by, metas, ledger_seq))
+        self.indexing = asyncio.create_task(self._index_and_answer(by, ledger_seq))
 
-    async def _append(self, events: dict[str, list[Stored]]) -> dict[str, list[bytes]]:
-        """Append one block and apply it to live state. Returns the meta bytes by tenant."""
+    def _not_stored(self, writes: list[Write], e: Refused) -> None:
+        for w in writes:
+            self.pending.pop((w.principal.tenant.account, w.idem), None)
+            self.shard.refuse_write(w, e)
+
+    async def _append(self, events: dict[str, list[Stored]]) -> None:
+        """Append one block and apply it to live state."""
         s = self.shard
-        payloads = {a: [(E.encode(x.event), x.body) for x in stored] for a, stored in events.items()}
+        payloads = {a: [(x.meta, x.body) for x in stored] for a, stored in events.items()}
         block, data = s.heads.build(shard=s.number, epoch=s.owner_epoch, ms=s.now_ms(), reads_seq=s.reads_seq, events=payloads)
         seq = await s.ledger.append(data)
         s.heads.commit(block)
@@ -217,15 +258,14 @@ class Sequencer:
         s.lineage.put("LEDGER", seq, s.event_rows.ledger(s.tenants, sections, seq))
         self.blocks += 1
         self.events += sum(map(len, events.values()))
-        return {a: [meta for meta, _ in p] for a, p in payloads.items()}
 
-    async def _index_and_answer(self, by: dict[str, list[Write]], metas: dict[str, list[bytes]], ledger_seq: int) -> None:
+    async def _index_and_answer(self, by: dict[str, list[Write]], ledger_seq: int) -> None:
         s = self.shard
         jobs = []
         for account, ws in by.items():
             t = s.tenants[account]
             chain = s.heads.head(account)
-            new = [_new_memory(t, w, meta) for w, meta in zip(ws, metas[account], strict=True)]
+            new = [_new_memory(t, w) for w in ws]
             jobs.append((s.indexes[account], new, ledger_seq, ws[-1].seq, chain.hash))
 
         def index() -> None:
@@ -256,7 +296,8 @@ class Sequencer:
             if not e.user and not e.readers and not e.opt_out:
                 groups.setdefault((e.project, e.class_, "memory"), []).append(ids.text("mem_", e.id))
             c, old = t.columns, e.supersedes
-            if old and not int(c.user[old]) and not int(c.readers[old]) and not bool(c.opt_out[old]):
+            in_force = bool(old) and successor(c, old, e.ms) == w.seq
+            if in_force and not int(c.user[old]) and not int(c.readers[old]) and not bool(c.opt_out[old]):
                 cls = int(c.cls[old])
                 groups.setdefault((e.project, cls, "superseded"), []).append(t.memory_id(e.supersedes))
         for (project, cls, kind), found in groups.items():
@@ -265,30 +306,42 @@ class Sequencer:
     # --- operations -------------------------------------------------------------------------------
     async def commit(self, tenant: Tenant, stored: Sequence[Stored]) -> int:
         """Append events of one tenant, in as many blocks as they need, and apply them. Only within an Operation. The last
-        tenant_seq.
+        tenant_seq. Refuses before the first one if any is too large to be stored at all.
         """
+        if any(x.weight > EVENT_BYTES_MAX for x in stored):
+            raise Refused("event_too_large", limit=EVENT_BYTES_MAX)
         batch: list[Stored] = []
         size = 0
         for x in stored:
-            weight = len(E.encode(x.event)) + len(x.body or b"")
-            if batch and (len(batch) >= BLOCK_EVENTS_MAX or size + weight > BLOCK_BYTES_MAX):
-                await self._append({tenant.account: batch})
+            if batch and (len(batch) >= BLOCK_EVENTS_MAX or size + x.weight > BLOCK_BYTES_MAX):
+                await self._append_events(tenant, batch)
                 batch, size = [], 0
             batch.append(x)
-            size += weight
+            size += x.weight
         if batch:
-            await self._append({tenant.account: batch})
+            await self._append_events(tenant, batch)
         s = self.shard
         head, at = s.heads.head(tenant.account), s.ledger_seq
         s.index_later(s.indexes[tenant.account].apply, [], at, tenant.position, head.hash)
         return tenant.position
 
+    async def _append_events(self, tenant: Tenant, batch: list[Stored]) -> None:
+        try:
+            await self._append({tenant.account: batch})
+        except TooLarge:
+            if len(batch) == 1:
+                raise Refused("event_too_large") from None
+            half = len(batch) // 2
+            await self._append_events(tenant, batch[:half])
+            await self._append_events(tenant, batch[half:])
 
-def _new_memory(t: Tenant, w: Write, meta: bytes) -> NewMemory:
+
+def _new_memory(t: Tenant, w: Write) -> NewMemory:
+    assert w.stored is not None
     assert w.redacted is not None
     assert w.text is not None
     run, task, session, trace_id, scope_id = w.labels
-    row = MemoryRow(w.seq, meta, w.redacted.text, w.evidence, run, task, session, trace_id, scope_id)
+    row = MemoryRow(w.seq, w.stored.meta, w.redacted.text, w.evidence, run, task, session, trace_id, scope_id)
     return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector)
 
 

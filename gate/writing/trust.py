@@ -79,14 +79,14 @@ def join(own: Own, parents: Iterable[int], c: Columns, readers: Interned[Clauses
     if own.confidence is not None:
         trust = min(trust, own.confidence)
     cls, sens, opt_out, oldest = own.cls, own.sens, own.opt_out, own.written_ms
-    clauses, comp = list(own.readers), set(own.comp)
+    clauses, comp = dict.fromkeys(own.readers), set(own.comp)
     floor = own.context_floor
     for p in parents:
         trust = min(trust, at.eff[p])
         floor = min(floor, at.floor[p])
         cls, sens, opt_out = max(cls, at.cls[p]), max(sens, at.sens[p]), opt_out or bool(at.opt_out[p])
         oldest = min(oldest, at.oldest[p])
-        clauses += [clause for clause in readers[at.readers[p]] if clause not in clauses]
+        clauses |= dict.fromkeys(readers[at.readers[p]])
         comp |= comps[at.comp[p]]
     floor = min(floor, trust, EXPOSED_FLOOR) if own.exposed else min(floor, trust)
     return Stamp(trust, floor, origin, cls, sens, opt_out, tuple(clauses), frozenset(comp), oldest)

@@ -14,7 +14,7 @@ from bus.identity import parse_creds
 from gate.ledger import events as E
 from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
-from gate.ledger.replay import read_blocks
+from gate.ledger.replay import read_blocks, stream_state
 
 
 @dataclass
@@ -47,7 +47,7 @@ async def core_client(home: Home, user: str = "gatekeeper") -> AsyncIterator[Cli
 
 
 async def streams(home: Home) -> Streams:
-    """Both streams from the first block to the last; their chains are checked on the way."""
+    """Both streams from the first block that is there to the last; their chains are checked on the way."""
     found = Streams()
     heads, reads_head = Heads(), ReadsHead()
     async with core_client(home) as nc:
@@ -62,7 +62,8 @@ async def streams(home: Home) -> Streams:
                         is_memory = isinstance(event, E.MemoryWritten) and body is not None
                         text = E.decode_memory_body(body[E.SALT_BYTES :]).content if is_memory and body else ""
                         found.events.append((section.tenant, seq, event, text))
-        async with aclosing(read_blocks(nc, "READS_0")) as blocks:
+        begins = (await stream_state(nc, "READS_0")).first  # it is pruned by age, or lost its beginning
+        async with aclosing(read_blocks(nc, "READS_0", max(1, begins))) as blocks:
             async for no, data in blocks:
                 reads_block = decode_reads(data, no)
                 reads_head.commit(reads_block)

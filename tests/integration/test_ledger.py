@@ -16,7 +16,7 @@ from bus.errors import Closed
 from gate.ledger.block import Block, ReadsBlock, Record, decode, decode_reads
 from gate.ledger.chain import Head, Heads, ReadsHead
 from gate.ledger.committer import Committer
-from gate.ledger.errors import LedgerCorrupt, LedgerFull, LedgerGap, LedgerRefused, LedgerWentBack, SteppedDown
+from gate.ledger.errors import LedgerCorrupt, LedgerFull, LedgerGap, LedgerRefused, LedgerWentBack, SteppedDown, TooLarge
 from gate.ledger.replay import BATCH_BYTES, merge, read_blocks, stream_state, verify_position
 from tests.integration.ledger_server import LedgerServer, Relay, add_stream, connected, until
 from tests.unit.test_block import event
@@ -181,7 +181,7 @@ def test_the_same_bytes_at_the_same_place_are_one_append(tmp_path: Path) -> None
 def test_a_block_over_the_brokers_payload_is_refused_and_the_connection_lives(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ledger(tmp_path) as (_, nc, committer):
-            with pytest.raises(LedgerRefused, match="1048500 bytes"):
+            with pytest.raises(TooLarge, match="1048500 bytes"):
                 await committer.append(bytes(1_048_500))
             assert await committer.append(bytes(1_048_000)) == 1
             assert nc.stats["reconnects"] == 0
@@ -350,11 +350,27 @@ def test_a_message_limit_refuses_as_full(tmp_path: Path) -> None:
 def test_an_append_that_the_stream_never_takes_is_refused_after_some_tries(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ledger(tmp_path) as (_, nc, _):
+            js = nc.jetstream()
+            await js.add_stream(name="READS_0", subjects=[READS_SUBJECT])
+            config = (await js.stream_info("READS_0")).config
+            config.sealed = True
+            await js.update_stream(config)
+            committer = Committer(nc, READS, READS_SUBJECT, 0)
+            with pytest.raises(LedgerRefused, match="sealed") as refused:
+                await committer.append(bytes(50))
+            assert (type(refused.value), committer.retries > 1) == (LedgerRefused, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_block_that_is_too_large_for_the_stream_is_refused_at_once_and_costs_no_smaller_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with ledger(tmp_path) as (_, nc, _):
             await nc.jetstream().add_stream(name="READS_0", subjects=[READS_SUBJECT], max_msg_size=100)
             committer = Committer(nc, READS, READS_SUBJECT, 0)
-            with pytest.raises(LedgerRefused, match="10054"):
+            with pytest.raises(TooLarge, match="10054"):
                 await committer.append(bytes(200))
-            assert committer.retries > 1
+            assert committer.retries == 0
             assert await committer.append(bytes(50)) == 1
 
     asyncio.run(scenario())

@@ -315,6 +315,62 @@ def test_reads_that_lost_their_tail_while_the_ledger_kept_its_are_accepted_the_s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("projections", ["there", "gone"])
+def test_reads_that_lost_their_beginning_stop_the_shard_until_a_person_accepts_it(past: Past, projections: str) -> None:
+    """The files of READS_0's messages are deleted under a home that is down: JetStream goes on with an empty stream."""
+    home = past.world.home
+    supervisor.stop(home)
+    _restore(home, past.late, past.late)
+    if projections == "gone":
+        shutil.rmtree(home.shard(0))
+    (late,) = home.broker_js.glob("jetstream/*/streams/READS_0")
+    for path in late.glob("msgs/*.blk"):
+        path.unlink()
+    _assert_stopped(home, "ledger_went_back")
+    code, refused, _ = _cordon(home, "rebuild")
+    assert (code != 0, refused.get("reason")) == (True, "ledger_went_back")
+    code, _, said = _cordon(home, "rebuild", "--accept-ledger", "mo")
+    assert code == 0, said
+    assert _start(home).state == "ready"
+    assert asyncio.run(_who_accepted(home)) == ["mo"]
+    assert asyncio.run(answers_of(past.world)).keys() == past.answers.keys()
+    assert asyncio.run(_verify(home))["findings"] == []
+    supervisor.stop(home)
+    assert _start(home).state == "ready"  # and stays accepted
+    supervisor.stop(home)
+
+
+@pytest.mark.slow
+def test_verify_finds_reads_that_are_lost_while_it_serves(past: Past) -> None:
+    home = past.world.home
+    supervisor.stop(home)
+    _restore(home, past.late, past.late)
+    _start(home)
+    assert asyncio.run(_verify(home))["findings"] == []
+
+    async def shorten_and_back() -> int:
+        """Nobody may purge the stream; but who holds the admin's credential may let it age for a moment."""
+        async with core_client(home, "admin") as admin:
+            js = admin.jetstream()
+            config = (await js.stream_info("READS_0")).config
+            kept = config.max_age
+            for age in (0.1, kept):
+                config.max_age = age
+                await js.update_stream(config)
+                for _ in range(100):
+                    state = (await js.stream_info("READS_0")).state
+                    if not state.messages:
+                        break
+                    await asyncio.sleep(0.05)
+            return state.last_seq
+
+    gone = asyncio.run(shorten_and_back())
+    [found] = asyncio.run(_verify(home))["findings"]
+    assert f"first {gone} blocks of READS_0 are gone" in found
+    supervisor.stop(home)
+
+
+@pytest.mark.slow
 def test_a_missing_message_at_the_end_stops_the_shard_and_no_rebuild_makes_up_for_it(past: Past) -> None:
     home = past.world.home
     supervisor.stop(home)

@@ -237,6 +237,51 @@ def test_of_two_superseders_at_once_one_wins_and_the_other_learns_which(shared_w
     asyncio.run(scenario())
 
 
+def test_a_successor_for_nobody_else_leaves_another_s_memory_where_it_was(shared_world: World) -> None:
+    async def scenario() -> None:
+        async with room(shared_world, "victim", "rival", "reader") as (name, m):
+            old = await m["victim"].write("The breaker of hall nine stays off during the audit")
+            for fields in ({"readers": [[f"agent:rival-{name}"]]}, {"opt_out": True}, {"ttl": 1}, {"scope": "task", "task": "x"}):
+                new = await m["rival"].write("Nothing", supersedes=old.id, **fields)
+                assert (new.state, new.reasons) == ("held", ["contradicts_more_visible"])
+            assert (await m["reader"].query("breaker of hall nine")).ids == [old.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_successor_that_has_expired_leaves_its_predecessor_current_again(shared_world: World) -> None:
+    async def scenario() -> None:
+        async with room(shared_world, "writer", "reader") as (_, m):
+            old = await m["writer"].write("The canteen opens at noon")
+            new = await m["writer"].write("The canteen opens at one, today only", supersedes=old.id, ttl=1)
+            reader, question = m["reader"], "when does the canteen open?"
+            assert (await reader.query(question)).ids == [new.id]
+            await asyncio.sleep(1.1)
+            again = await reader.query(question)
+            assert (again.ids, again.admitted[0].memory.superseded_by) == ([old.id], "")
+            assert (await reader.get([old.id, new.id])).ids == [old.id]
+
+    asyncio.run(scenario())
+
+
+# --- heavy labels ---------------------------------------------------------------------------------------
+def test_long_lists_of_readers_in_many_notes_at_once_cost_nobody_the_service(shared_world: World) -> None:
+    async def scenario() -> None:
+        async with room(shared_world, "heavy", "light") as (name, m):
+
+            def readers(i: int) -> list[list[str]]:
+                others = [[f"agent:{i:02d}-{j:02d}-{k:02d}-{'x' * 50}" for k in range(31)] for j in range(16)]
+                return [[f"agent:heavy-{name}", *names] for names in others]
+
+            notes = await asyncio.gather(*[m["heavy"].write(f"Note {i} on {i * 7919}", readers=readers(i)) for i in range(60)])
+            assert {n.state for n in notes} == {"active"}
+            whole = await m["heavy"].write("The sum of them", derived_from=[n.id for n in notes])
+            assert (whole.state, whole.reasons) == ("held", ["readers_too_complex"])
+            assert (await m["light"].write("Somebody else's note")).state == "active"
+
+    asyncio.run(scenario())
+
+
 def test_a_held_predecessor_has_one_successor_too(shared_world: World) -> None:
     async def scenario() -> None:
         async with room(shared_world, "writer") as (name, m), desk(shared_world, name) as boss:

@@ -25,7 +25,13 @@ from gate.writing.screen import Screening
 from gate.writing.validate import check_draft
 
 ACCOUNT = "A" * 56
-HIGHEST = {"agent": "agent_inferred", "ingest": "external", "operator": "human_reviewed", "user_session": "user_stated"}
+HIGHEST = {
+    "supervisor": "agent_inferred",
+    "agent": "agent_inferred",
+    "ingest": "external",
+    "operator": "human_reviewed",
+    "user_session": "user_stated",
+}
 CLEAN = Screening(0, ())
 
 
@@ -47,9 +53,11 @@ class Story:
     def project(self, name: str, **settings: Any) -> None:
         self.apply(E.ProjectChanged(ms=self.ms, name=name, settings=encode_settings(ProjectSettings(**settings))))
 
-    def agent(self, name: str, role: str = "agent", *, tags: Sequence[str] = (), project: str = "p1") -> Principal:
-        """A new agent of all projects so far, as it asks in `project`."""
-        t, projects = self.t, list(self.t.projects)
+    def agent(
+        self, name: str, role: str = "agent", *, tags: Sequence[str] = (), project: str = "p1", projects: Sequence[str] = ()
+    ) -> Principal:
+        """A new agent of all projects so far unless some are named, as it asks in `project`."""
+        t, projects = self.t, list(projects or self.t.projects)
         self.apply(E.AgentIssued(ms=self.ms, agent=_id(name), name=name, key=f"U{name}", role=role, projects=projects))
         verbs = [*MEMORY_VERBS, *OPS_VERBS]
         entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST[role], classification="restricted", verbs=verbs)

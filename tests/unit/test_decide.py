@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gate.config import AGENT_HELD_MAX
+from gate.config import AGENT_HELD_MAX, DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.refusals import Refused
@@ -232,7 +234,7 @@ def test_an_exposed_context_writes_with_the_floor_of_something_read_outside() ->
 def test_only_ones_own_or_something_no_better_is_superseded() -> None:
     story = Story()
     mine, other, ops = story.agent("mine"), story.agent("other"), story.agent("ops", "operator")
-    old = story.memory(mine, trust=450)
+    old = story.memory(mine, trust=450, expires=story.ms + DAY_MS)
     weaker = decided(story, story.draft(other, supersedes=old, sourced=False))
     assert (weaker.supersedes, weaker.contradicts, weaker.holds) == (0, old, ["contradicts_stronger"])
     for w in (
@@ -244,6 +246,78 @@ def test_only_ones_own_or_something_no_better_is_superseded() -> None:
         assert (e.supersedes, e.contradicts, e.holds) == (old, 0, [])
     low_origin = story.memory(mine, trust=100, origin=3)
     assert decided(story, story.draft(other, supersedes=low_origin)).contradicts == low_origin
+
+
+HIDING: dict[str, dict[str, Any]] = {
+    "readers": {"readers": [["agent:other"]]},
+    "classification": {"classification": "restricted"},
+    "sensitivity": {"sensitivity": "high"},
+    "opt_out": {"opt_out": True},
+    "not valid yet": {"valid_from": "2999-01-01T00:00:00Z"},
+    "over soon": {"ttl": 1},
+    "valid until soon": {"valid_until": "2023-11-15T00:00:00Z"},
+    "task scope": {"scope": "task", "task": "none"},
+    "user scope": {"scope": "user", "scope_id": "nobody"},
+    "operational scope": {"scope": "operational"},
+    "another kind": {"kind": "rule"},
+    "a closed task": {"task_state": "abandoned"},
+    "no source": {"sourced": False, "claimed_confidence": None},
+}
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+def test_nobody_removes_another_s_memory_by_superseding_it_with_what_others_don_t_see(hiding: str) -> None:
+    story = Story()
+    mine, other, ops = story.agent("mine"), story.agent("other"), story.agent("ops", "operator")
+    facts = {"trust": 400, "floor": 400, "expires": story.ms + DAY_MS}
+    old, own = story.memory(mine, **facts), story.memory(other, **facts)
+    e = decided(story, story.draft(other, supersedes=old, **HIDING[hiding]))
+    assert (e.supersedes, e.contradicts, e.holds[-1]) == (0, old, "contradicts_more_visible")
+    assert decided(story, story.draft(other, supersedes=own, **HIDING[hiding])).supersedes == own
+    assert decided(story, story.draft(ops, supersedes=old, **HIDING[hiding])).supersedes == old
+    step = stored(story, story.draft(other, supersedes=old))  # nor in two steps, the second on what is its own
+    again = decided(story, story.draft(other, supersedes=step, **HIDING[hiding]))
+    assert (again.supersedes, again.contradicts) == (0, step)
+    assert decided(story, story.draft(other, supersedes=step)).supersedes == step
+
+
+def test_a_successor_may_be_seen_by_more_and_for_longer() -> None:
+    story = Story()
+    mine, other = story.agent("mine"), story.agent("other", tags=["user:ann"])
+    narrow = story.memory(
+        mine, readers=[["agent:mine", "agent:other"]], scope=2, task=b"t" * 8, class_=2, sens=1, floor=300, trust=400, nosrc=True,
+        expires=story.ms + DAY_MS,
+    )  # fmt: skip
+    assert decided(story, story.draft(other, supersedes=narrow)).supersedes == narrow
+    wider = [["agent:mine", "agent:other", "agent:third"]]
+    assert decided(story, story.draft(other, supersedes=narrow, readers=wider, classification="restricted")).supersedes == narrow
+    assert decided(story, story.draft(other, supersedes=narrow, readers=[["agent:other"]])).supersedes == 0
+    note = story.memory(mine, scope=1, user=other.user_hash, trust=400, floor=300, expires=story.ms + DAY_MS)
+    assert decided(story, story.draft(other, supersedes=note, scope="user", scope_id="ann")).supersedes == note
+
+
+def test_a_floor_that_hides_it_from_effects_is_less_visible_too() -> None:
+    story = Story()
+    mine, other = (story.agent(n, "user_session", tags=["user:ann"]) for n in ("mine", "other"))
+    outside = story.memory(mine, trust=250, floor=250, origin=0)
+    old = story.memory(mine, trust=700, floor=700, origin=1, expires=story.ms + DAY_MS)
+    assert decided(story, story.draft(other, supersedes=old)).supersedes == old
+    story.serve(other, outside)
+    assert decided(story, story.draft(other, supersedes=old)).contradicts == old
+
+
+def test_a_lapsed_successor_gives_way_and_one_to_come_does_not() -> None:
+    story = Story()
+    writer = story.agent("writer")
+    old = story.memory(writer)
+    stored(story, story.draft(writer, supersedes=old, ttl=1))
+    assert story.t.current(old, story.ms) == "superseded"
+    story.ms += 2_000
+    assert story.t.current(old, story.ms) == "active"
+    stored(story, story.draft(writer, supersedes=old, valid_from="2999-01-01T00:00:00Z"))
+    assert story.t.current(old, story.ms) == "active"
+    with pytest.raises(Refused, match="supersede_conflict"):
+        decided(story, story.draft(writer, supersedes=old))
 
 
 def test_what_is_superseded_already_is_a_conflict_until_its_successor_is_held() -> None:

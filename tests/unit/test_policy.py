@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bus.frames import INTENTS, KINDS, ORIGINS, RISKS, TASK_STATES
 from gate.reading import policy
 from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, Columns
+from gate.state.succession import LINKS_MAX
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -46,12 +47,16 @@ class Outcome(NamedTuple):
     constraints: list[str]
 
 
-def outcome(row: Mapping[str, Any] | None = None, ask: Mapping[str, Any] | None = None, successor_held: bool = False) -> Outcome:
-    """Decide on one memory (row 1; row 2 is what supersedes it, where something does)."""
+def outcome(
+    row: Mapping[str, Any] | None = None, ask: Mapping[str, Any] | None = None, *successors: Mapping[str, Any]
+) -> Outcome:
+    """Decide on one memory (row 1; rows 2, 3 … are what supersedes it, where something does)."""
     c = Columns()
     for name, value in {**ROW, **(row or {})}.items():
         getattr(c, name)[1] = value
-    c.held[2] = successor_held
+    for s, changes in enumerate(successors or ({},), 2):
+        for name, value in {"valid_until": NEVER_MS, "expires": NEVER_MS, **changes}.items():
+            getattr(c, name)[s] = value
     authority = np.array([False, False, True])
     rows = policy.Rows(c, np.array([1], np.int32), authority)
     one: dict[str, Any] = {n: np.array([v], _DTYPES.get(n, np.int16)) for n, v in {**ASK, **(ask or {})}.items()}
@@ -144,7 +149,28 @@ def test_without_a_rule_that_says_no_it_is_admitted_with_a_reason() -> None:
 def test_a_held_successor_leaves_its_predecessor_current() -> None:
     old = {"superseded": 2, "superseded_ms": NOW - 1}
     assert outcome(old).decision == policy.DENY
-    assert outcome(old, successor_held=True).decision == policy.ADMIT
+    assert outcome(old, {}, {"held": 1}).decision == policy.ADMIT
+
+
+@pytest.mark.parametrize("nowhere", [{"expires": NOW}, {"valid_until": NOW}, {"valid_from": NOW + 1}])
+def test_a_successor_that_has_lapsed_or_is_not_valid_yet_leaves_its_predecessor_current(nowhere: dict[str, Any]) -> None:
+    old, past = {"superseded": 2, "superseded_ms": NOW - 9}, {"as_of": NOW - 1, "past": True}
+    assert outcome(old, {}, nowhere).decision == policy.ADMIT
+    assert (outcome(old, past, nowhere).decision == policy.DENY) == ("valid_from" not in nowhere)  # as things were then
+    again = {**nowhere, "superseded": 3, "superseded_ms": NOW - 5}  # what lapsed has a successor of its own
+    assert outcome(old, {}, again, {}).decision == policy.DENY
+    assert outcome(old, {}, again, {"held": 1}).decision == policy.ADMIT
+    assert outcome(old, {}, again, {"expires": NOW}).decision == policy.ADMIT
+
+
+def test_a_long_row_of_lapsed_successors_is_looked_through_to_a_bound() -> None:
+    def row(n: int) -> list[dict[str, Any]]:
+        links = [{"expires": NOW, "superseded": s + 1, "superseded_ms": NOW - 5} for s in range(2, n + 2)]
+        return [*links[:-1], {"expires": NOW}]
+
+    old = {"superseded": 2, "superseded_ms": NOW - 9}
+    assert outcome(old, {}, *row(LINKS_MAX - 1)).decision == policy.ADMIT
+    assert outcome(old, {}, *row(LINKS_MAX + 1)).decision == policy.DENY
 
 
 def test_effects_outside_look_at_what_the_writer_had_seen_and_not_at_the_memory_alone() -> None:

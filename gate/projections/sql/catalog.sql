@@ -64,6 +64,10 @@ INSERT INTO plan VALUES (?, ?, ?, 0);
 -- A plan that may still be used at a time.
 SELECT blob FROM plan WHERE id = ? AND used = 0 AND expires_ms > ?;
 
+-- name: plan_ids
+-- Plans that may still be used at a time.
+SELECT id FROM plan WHERE used = 0 AND expires_ms > ?;
+
 -- name: use_plan
 -- Marks a plan as used, if it may still be used at a time.
 UPDATE plan SET used = 1 WHERE id = ? AND used = 0 AND expires_ms > ?;

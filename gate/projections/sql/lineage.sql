@@ -33,6 +33,10 @@ WHERE s.tenant = $tenant AND list_contains($memories, s.memory) AND s.decision <
 ORDER BY r.ms DESC, r.id DESC, s.memory
 LIMIT $most;
 
+-- name: newest_read
+-- When the newest recall or audited refusal before $before (ms) was; NULL if there is none.
+SELECT max(ms) FROM (SELECT ms FROM recall UNION ALL SELECT ms FROM audit) WHERE ms < $before;
+
 -- name: decisions
 -- Everything that one recall ($recall) decided: memory, decision, reasons, withdrawn or not; in the order of memories.
 SELECT s.memory, s.decision, s.reasons,

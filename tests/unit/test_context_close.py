@@ -1,0 +1,59 @@
+"""Who may declare an agent's head empty: who answers for every project that its context has read in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bus.frames import ContextAnswer, ContextRequest
+from gate.identify import Principal
+from gate.refusals import Refused
+
+from .small_shard import SmallShard, while_running
+from .story import Story
+
+
+def close(story: Story, by: Principal, agent: str) -> int:
+    """The epoch after a close."""
+
+    async def main() -> int:
+        shard = SmallShard(story.t, lambda: story.ms)
+        asked = asyncio.create_task(
+            shard.operators.answer(by, ContextRequest(agent=agent, action="close", message="a new shift"))
+        )
+        await while_running(shard, asked.done)
+        answer = asked.result()
+        assert isinstance(answer, ContextAnswer)
+        return answer.epoch
+
+    return asyncio.run(main())
+
+
+def test_an_operator_of_some_of_an_agent_s_projects_may_not_close_its_context() -> None:
+    story = Story("p1", "p2")
+    both = story.agent("both", projects=("p1", "p2"))
+    story.serve(both, story.memory(both, class_=2))
+    one, all_ = story.agent("one", "operator", projects=("p2",)), story.agent("all", "operator", projects=("p1", "p2"))
+    with pytest.raises(Refused, match="context_elsewhere"):
+        close(story, one, "both")
+    assert story.context(both).labels.cls == 2
+    assert close(story, all_, "both") == 1
+    assert story.context(both).labels.cls == 0
+
+
+def test_projects_that_the_agent_has_no_more_count_as_long_as_it_remembers_them() -> None:
+    story = Story("p1", "p2")
+    mover = story.agent("mover", projects=("p1", "p2"))
+    story.serve(mover, story.memory(mover))
+    mover.agent.projects = ("p2",)
+    one = story.agent("one", "operator", projects=("p2",))
+    with pytest.raises(Refused, match="context_elsewhere"):
+        close(story, one, "mover")
+
+
+def test_a_supervisor_closes_any_context() -> None:
+    story = Story("p1", "p2")
+    both = story.agent("both", projects=("p1", "p2"))
+    story.serve(both, story.memory(both))
+    assert close(story, story.agent("chief", "supervisor", projects=("p2",)), "both") == 1

@@ -1,0 +1,239 @@
+"""Holds where the ledger is full half-way, where the index thread is busy, and what a case says of its members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bus.frames import Case, CaseQuery, Hold, Plan, Release
+from gate.identify import Principal
+from gate.ledger import events as E
+from gate.ledger.block import members_digest, pack_members
+from gate.refusals import Refused
+from gate.writing import sequencer
+
+from .small_shard import SmallShard, while_running
+from .story import Story
+
+
+class Room:
+    """A root, two children, one of which has another parent too; a reader that was served the root; an operator."""
+
+    def __init__(self) -> None:
+        self.story = Story()
+        self.writer, self.reader, self.ops = (
+            self.story.agent("writer"), self.story.agent("reader"), self.story.agent("ops", "operator")
+        )  # fmt: skip
+        memory = self.story.memory
+        self.root, self.other = memory(self.writer), memory(self.writer)
+        self.child = memory(self.writer, edges=[E.Edge(E.DECLARED, self.root, 255)])
+        self.mixed = memory(self.writer, edges=[E.Edge(E.DECLARED, self.child, 255), E.Edge(E.COPIED, self.other, 255)])
+        self.story.serve(self.reader, self.root)
+
+    def text(self, seq: int) -> str:
+        return self.story.t.memory_id(seq)
+
+
+def run(scenario: Callable[[Room, SmallShard], Coroutine[Any, Any, None]]) -> Room:
+    async def main() -> Room:
+        room = Room()
+        shard = SmallShard(room.story.t, lambda: room.story.ms)
+        task = asyncio.create_task(scenario(room, shard))
+        await while_running(shard, task.done)
+        task.result()
+        return room
+
+    return asyncio.run(main())
+
+
+async def hold_now(shard: SmallShard, p: Principal, *selector: str) -> Case:
+    answer = await shard.operators.answer(p, Hold(selector=list(selector), now=True, message="why"))
+    assert isinstance(answer, Case)
+    return answer
+
+
+async def planned(shard: SmallShard, p: Principal, *selector: str) -> Plan:
+    answer = await shard.operators.answer(p, Hold(selector=list(selector), dry_run=True))
+    assert isinstance(answer, Plan)
+    return answer
+
+
+async def applied(shard: SmallShard, p: Principal, plan: str) -> Case:
+    answer = await shard.operators.answer(p, Hold(plan=plan, message="why"))
+    assert isinstance(answer, Case)
+    return answer
+
+
+# --- a ledger that is full half-way -------------------------------------------------------------------
+@pytest.mark.parametrize("fitting", [0, 1, 2])
+def test_a_case_that_was_cut_off_is_written_on_from_there_and_replayed_whole(
+    fitting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One event a block; of part, seal and notice so many fit before the ledger is full."""
+    monkeypatch.setattr(sequencer, "BLOCK_EVENTS_MAX", 1)
+    written: list[E.AnyEvent] = []
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        shard.ledger.full_after = fitting
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        assert case.state == ("open" if fitting == 2 else "pending")
+        await shard.holds.tend(room.story.t)  # still no room
+        shard.ledger.full_after = None
+        await shard.holds.tend(room.story.t)
+        await shard.holds.tend(room.story.t)
+        written.extend(e for block in shard.events() for e in block)
+
+    room = run(scenario)
+    assert [type(e) for e in written] == [E.CasePart, E.CaseOpened, E.NoticeSent]
+    again = Room()
+    for e in written:
+        again.story.apply(e)
+    assert again.story.t.columns.held.tolist() == room.story.t.columns.held.tolist()
+    (case,) = again.story.t.cases.values()
+    assert (case.state, case.told) == ("open", {room.reader.agent.number})
+
+
+def test_a_case_released_before_its_notices_were_written_stays_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer, "BLOCK_EVENTS_MAX", 1)
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        shard.ledger.full_after = 2
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        shard.ledger.full_after = None
+        await shard.operators.answer(room.ops, Release(case=case.case, message="fine"))
+        await shard.holds.tend(room.story.t)
+        assert [k.state for k in room.story.t.cases.values()] == ["released"]
+        assert not room.story.t.columns.held.any()
+
+    run(scenario)
+
+
+def test_an_overdue_case_stays_held_while_the_ledger_is_full() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        await hold_now(shard, room.ops, room.text(room.root))
+        (case,) = room.story.t.cases.values()
+        case.until_ms = room.story.ms
+        shard.ledger.full_after = 0
+        await shard.holds.tend(room.story.t)
+        assert case.state == "open"
+        shard.ledger.full_after = None
+        await shard.holds.tend(room.story.t)
+        assert (case.state, room.story.t.held_total) == ("released", 0)
+
+    run(scenario)
+
+
+def test_a_ledger_that_holds_parts_and_seal_twice_is_replayed_all_the_same() -> None:
+    """As a version that began a case again from its first part wrote it."""
+    room = Room()
+    t, members = room.story.t, np.array([room.root, room.child, room.mixed], np.int32)
+    ((count, deltas),) = pack_members(members)
+    part = E.CasePart(ms=1, case=b"c" * 16, part=0, count=count, deltas=deltas)
+    seal = E.CaseOpened(
+        ms=1, case=b"c" * 16, agent=room.ops.agent.id, roots=[room.root], parts=1, count=3, digest=members_digest(members)
+    )
+    notice = E.NoticeSent(ms=1, case=b"c" * 16, kind="recall", agents=[room.reader.agent.id])
+    for e in (part, part, seal, notice):
+        room.story.apply(e)
+    assert t.columns.held[members].tolist() == [1, 1, 1]
+    assert t.cases[b"c" * 16].told == {room.reader.agent.number}
+    room.story.release(room.ops, b"c" * 16)
+    for e in (part, seal):  # begun again after the release
+        room.story.apply(e)
+    assert (t.cases[b"c" * 16].state, t.held_total) == ("released", 0)
+
+
+def test_notices_of_a_case_that_doesn_t_count_don_t_stop_a_replay() -> None:
+    room = Room()
+    seal = E.CaseOpened(ms=1, case=b"c" * 16, agent=room.ops.agent.id, roots=[1], parts=1, count=1, digest=b"d" * 32)
+    sent = E.NoticeSent(ms=1, case=b"c" * 16, kind="recall", agents=[room.reader.agent.id])
+    acked = E.NoticeAcked(ms=1, case=b"c" * 16, kind="recall", agent=room.reader.agent.id)
+    for e in (seal, sent, acked):
+        room.story.apply(e)
+    assert (room.story.t.cases, room.story.t.notices) == ({}, {})
+
+
+# --- a busy index thread ------------------------------------------------------------------------------
+def test_a_fresh_plan_is_applied_while_the_index_thread_is_busy() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        plan = await planned(shard, room.ops, room.text(room.root))
+        shard.index.stand_still()
+        case = await asyncio.wait_for(applied(shard, room.ops, plan.plan), 5)
+        assert (case.state, case.count) == ("open", 3)
+        shard.index.go_on()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", ["plan", "source"])
+def test_the_sequencer_goes_on_while_a_hold_waits_for_the_index_thread(way: str) -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        catalog = next(iter(shard.indexes.values())).catalog
+        catalog.sources["https://a"] = [room.root]
+        plan = await planned(shard, room.ops, room.text(room.root))
+        shard.holds.plans._kept.clear()  # as after a restart
+        shard.index.stand_still()
+        ask = applied(shard, room.ops, plan.plan) if way == "plan" else hold_now(shard, room.ops, "source:https://a")
+        waiting = asyncio.create_task(ask)
+        await asyncio.sleep(0.02)
+        case = await asyncio.wait_for(hold_now(shard, room.ops, room.text(room.other)), 5)
+        assert (case.state, waiting.done()) == ("open", False)
+        shard.index.go_on()
+        assert (await waiting).count == 3
+
+    run(scenario)
+
+
+def test_what_cites_a_source_since_the_catalog_was_asked_is_held_too() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        late = room.story.memory(room.writer)
+        shard.follow(room.story.t)
+        room.story.t.cited.append((late, ("https://a#p2",)))
+        index = next(iter(shard.indexes.values()))
+        index.catalog.sources["https://a"] = [room.root]
+        case = await hold_now(shard, room.ops, "source:https://a")
+        assert set(case.roots) == {room.text(room.root), room.text(late)}
+
+    run(scenario)
+
+
+def test_a_plan_is_used_once_and_found_by_the_end_of_its_id() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        plan = await planned(shard, room.ops, room.text(room.root))
+        for wrong in (plan.plan[-7:], "0" * 8, "plan_", "mem_" + plan.plan[5:]):
+            with pytest.raises(Refused, match="plan_unknown"):
+                await applied(shard, room.ops, wrong)
+        one, two = await asyncio.gather(
+            applied(shard, room.ops, plan.plan[-8:]), applied(shard, room.ops, plan.plan), return_exceptions=True
+        )
+        assert {type(one), type(two)} == {Case, Refused}
+        second = await planned(shard, room.ops, room.text(room.other))
+        shard.holds.plans._kept.clear()
+        assert (await applied(shard, room.ops, second.plan[-9:])).count == 2
+        with pytest.raises(Refused, match="plan_unknown"):
+            await applied(shard, room.ops, second.plan[-9:])
+
+    room = run(scenario)
+    assert len(room.story.t.plans_used) == 2
+
+
+# --- what is shown of a case --------------------------------------------------------------------------
+def test_members_of_a_case_are_shown_with_their_hops_and_whether_they_are_mixed() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        late = room.story.memory(room.writer, edges=[E.Edge(E.DECLARED, room.mixed, 255)], cases=[next(iter(room.story.t.cases))])
+        shard.follow(room.story.t)
+        expected = {room.text(s): x for s, x in ((room.root, (0, False)), (room.child, (1, False)), (room.mixed, (2, True)))}
+        assert {m.id: (m.hops, m.mixed) for m in case.members} == expected
+        shown = await shard.operators.answer(room.ops, CaseQuery(case=case.case))
+        assert isinstance(shown, Case)
+        assert {m.id: (m.hops, m.mixed) for m in shown.members} == {**expected, room.text(late): (3, False)}
+        released = await shard.operators.answer(room.ops, Release(case=case.case, message="fine"))
+        assert isinstance(released, Case)
+        assert released.members[2].hops == 2
+
+    run(scenario)
