@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from bus.frames import ContextAnswer, ContextRequest
 from gate.identify import Principal
 from gate.refusals import Refused
+from gate.rights import TABLE
 
 from .small_shard import SmallShard, while_running
 from .story import Story
@@ -20,7 +22,9 @@ def close(story: Story, by: Principal, agent: str) -> int:
     async def main() -> int:
         shard = SmallShard(story.t, lambda: story.ms)
         asked = asyncio.create_task(
-            shard.operators.answer(by, ContextRequest(agent=agent, action="close", message="a new shift"))
+            shard.operators.answer(
+                replace(by, row=TABLE["ops"]["context"]), ContextRequest(agent=agent, action="close", message="a new shift")
+            )
         )
         await while_running(shard, asked.done)
         answer = asked.result()
