@@ -127,6 +127,7 @@ class Control:
             creds = self.home.agent_creds(tenant, subjects.token(name, "agent"))
             _check_free(creds, tenant, name)
             owner = self.trust.tenant(tenant)
+            self._check_active(owner)
             await self._check_projects(owner, request.projects)
             pending, key = self._write_pending(creds, request)
             try:
@@ -159,7 +160,9 @@ class Control:
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
             await self._cut(owner, agent["keys"])
             done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name))
-            self.home.agent_creds(tenant, name).unlink(missing_ok=True)
+            creds = self.home.agent_creds(tenant, name)
+            for path in (creds, creds.with_suffix(".pending")):
+                path.unlink(missing_ok=True)
             return done
 
     async def agent_rotate(
@@ -172,6 +175,14 @@ class Control:
         """
         async with self._changing_trust():
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
+            self._check_active(owner)
+            if keep_old and projects:
+                raise Rejected(
+                    "An old credential can't be kept with other projects: it would still write into the old ones.",
+                    reason="keep_old_not_allowed",
+                    field="keep_old",
+                    advice="Rotate twice: first with other projects, then keeping the old one.",
+                )
             creds = self.home.agent_creds(tenant, name)
             request = _same_rights(tenant, agent, creds, ttl)
             if projects:
@@ -193,6 +204,15 @@ class Control:
                 await self._cut(owner, old)
                 done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name, revoked=old))
         return {**done, "key": key.public, "tenant": tenant, "creds": str(creds)}
+
+    def _check_active(self, tenant: Tenant) -> None:
+        """A suspension voids what was issued before it, so nothing is issued during it."""
+        if EVERYBODY in self.trust.revocations(tenant.name):
+            raise Conflict(
+                f"Tenant {tenant.name} is suspended: nothing is issued in it.",
+                reason="tenant_suspended",
+                advice=f"Resume it first: cordon tenant resume {tenant.name}",
+            )
 
     async def _cut(self, tenant: Tenant, keys: Sequence[str]) -> None:
         """The broker first: it closes the connections of these keys at once."""
@@ -226,11 +246,12 @@ class Control:
                 projects=list(request.projects), person=request.person,
             )
         )  # fmt: skip
-        if done.get("role") != request.role:
+        was = (done.get("role"), sorted(done.get("projects", ())), done.get("person"))
+        if was != (request.role, sorted(request.projects), request.person):
             raise Conflict(
-                f"Agent {request.name!r} was registered as {done.get('role')} by a call that was cut short.",
+                f"A call that was cut short made agent {request.name!r} a {was[0]} of {', '.join(was[1]) or 'no project'}.",
                 reason="name_taken",
-                advice="Choose another name.",
+                advice="Repeat that call as it was, or choose another name.",
             )
         return done
 
@@ -311,9 +332,13 @@ def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | None) -> AgentRequest:
-    """What the agent's credential file grants, to be granted again. `Rejected` when the file is gone."""
+    """What the agent's credential file grants, to be granted again. `Rejected` when the file is gone, or isn't its own."""
+    if agent["state"] == "revoked":
+        raise Denied(
+            f"Agent {tenant}/{agent['name']} was revoked.", reason="agent_revoked", advice="Add an agent with another name."
+        )
     try:
-        tags = parse_tags(parse_creds(creds.read_text()).tags)
+        held = parse_creds(creds.read_text())
     except FileNotFoundError:
         raise Rejected(
             f"The credential file of {tenant}/{agent['name']} is not at {creds}, so its rights are not known.",
@@ -321,9 +346,17 @@ def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | 
             field="name",
             advice="Put the file back, or revoke the agent and add another.",
         ) from None
-    project, see, tool = (tags.get(kind, ()) for kind in ("project", "see", "tool"))
+    if held.key not in set(agent["keys"]) - set(agent["revoked"]):
+        raise Rejected(
+            f"The credential file at {creds} is not a valid one of {tenant}/{agent['name']}.",
+            reason="creds_foreign",
+            field="name",
+            advice="Put the agent's own file back, or revoke the agent and add another.",
+        )
+    tags = parse_tags(held.tags)
+    see, tool = (tags.get(kind, ()) for kind in ("see", "tool"))
     person, user = ("".join(tags.get(kind, ())) for kind in ("person", "user"))
-    return AgentRequest(tenant, str(agent["name"]), str(agent["role"]), project, see, tool, person, user, ttl)
+    return AgentRequest(tenant, str(agent["name"]), str(agent["role"]), tuple(agent["projects"]), see, tool, person, user, ttl)
 
 
 def _check_free(creds: Path, tenant: str, name: str) -> None:

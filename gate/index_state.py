@@ -21,6 +21,7 @@ from gate.state.tenant import Tenant
 from gate.writing.fold import fold
 from gate.writing.lineage import ContextText, text_of
 
+PROSE_WORDS: Final = 3
 ECHOES: Final = 256  # memories of its own that are read again for a context after a start
 
 
@@ -41,6 +42,7 @@ class TenantIndex:
         self.catalog = catalog
         self.projects: dict[int, ProjectIndex] = {}
         self.contexts: dict[bytes, ContextText] = {}
+        self.applied = 0  # tenant_seq up to which memories are indexed
 
     def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
         """Index the memories of one block and move the catalog's position (rows that it has are skipped there)."""
@@ -49,6 +51,7 @@ class TenantIndex:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
+        self.applied = max(self.applied, tenant_seq)
         self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
         self.catalog.maybe_commit(time.monotonic())
 
@@ -83,11 +86,18 @@ class TenantIndex:
             c = tenant.columns
             for s in new:
                 row = rows.get(s)
-                if row is None:  # erased
-                    continue
+                if row is None:
+                    if s > self.applied:  # the loop was faster than the index: it comes again
+                        fresh.append(s)
+                    continue  # erased
                 vector = self._vector(int(c.project[s]), int(c.row[s]))
                 special = int(c.cls[s]) == 2 or int(c.user[s]) != 0
-                text.serve(s, text_of(row.content, vector if vector is not None else embedder.encode([row.content])[0]), special)
+                said = text_of(
+                    row.content,
+                    vector if vector is not None else embedder.encode([row.content])[0],
+                    _prose((*row.evidence, row.scope_id)),
+                )
+                text.serve(s, said, special)
             text.compact(ctx.served)
         return text
 
@@ -108,3 +118,8 @@ class TenantIndex:
 
     def close(self) -> None:
         self.catalog.close()
+
+
+def _prose(beside: Iterable[str]) -> str:
+    """Of what stands beside a content that which is text: to name the same source is no copy."""
+    return "\n".join(x for x in beside if len(x.split()) >= PROSE_WORDS)

@@ -55,6 +55,7 @@ class Labels:
         return Joined(self.floor, self.origin, self.cls, self.sens, self.opt_out, sorted(self.comp))
 
 
+# Own: its own inference; what it stored from outside is like anybody else's.
 OWN, PLAIN, SPECIAL = range(3)  # in this order they fall out of the window: an agent's own texts push out nobody else's
 
 
@@ -157,7 +158,7 @@ class Context:
         served[seq] = mark
         served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
         special = at.cls[seq] == RESTRICTED or at.user[seq] != 0
-        lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] == self.root else PLAIN]
+        lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] == self.root and at.origin[seq] else PLAIN]
         lane[seq] = None
         lane.move_to_end(seq)
         self.fresh[1].append(seq)

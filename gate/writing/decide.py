@@ -17,12 +17,12 @@ from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.refusals import Refused
-from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
+from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED, Columns
 from gate.state.compartments import bounded
 from gate.state.contexts import Context
 from gate.state.tenant import Clauses, Tenant
 
-from .lineage import NO_EVIDENCE, Evidence, Text
+from .lineage import COPIED_CONFIDENCE, NO_EVIDENCE, SERVED_CONFIDENCE, Evidence, Text
 from .screen import HELD_FROM, NOTED_FROM, Screening
 from .supersede import place
 from .trust import Own, capped_origin, join
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .sequencer import Stored
 
 NOBODY: Final[Clauses] = (frozenset(),)  # an empty clause: no principal is in it
+
+
+COPIED_BYTE, SERVED_BYTE = int(COPIED_CONFIDENCE * 255), int(SERVED_CONFIDENCE * 255) + 1
 
 
 @dataclass(slots=True)
@@ -100,7 +103,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         reasons.append("origin_capped")
     user = t.user_hash(d.draft.scope_id) if d.scope == 1 else ""
     mine = {f"project:{p.project}"} | ({f"user:{user}"} if user else set())
-    edges = _edges(w)
+    edges = _edges(w, c)
     parents = list(dict.fromkeys([*(e.parent for e in edges), *w.lineage.joined]))
     own = Own(
         origin,
@@ -199,13 +202,28 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     )
 
 
-def _edges(w: Write) -> list[E.Edge]:
-    """Declared first, then copied and served that are not declared, bounded."""
+def _edges(w: Write, c: Columns) -> list[E.Edge]:
+    """Declared first, then copied and served that are not declared, bounded; what gave the worst labels has one in any case."""
     edges = {s: E.Edge(E.DECLARED, s, 255) for s in w.declared}
     for kind, pairs in ((E.COPIED, w.lineage.copied), (E.SERVED, w.lineage.served)):
         for pair in pairs:
             edges.setdefault(pair.parent, E.Edge(kind, pair.parent, int(pair.confidence * 255)))
-    return list(edges.values())[:EDGES_PER_MEMORY_MAX]
+    bounded = dict(list(edges.items())[:EDGES_PER_MEMORY_MAX])
+    without = [s for s in w.lineage.joined if s not in bounded]
+    if without:
+        at = c.at
+        worst = {
+            min(without, key=lambda s: at.eff[s]),
+            min(without, key=lambda s: at.origin[s]),
+            max(without, key=lambda s: at.cls[s]),
+        }
+        for s in list(bounded)[EDGES_PER_MEMORY_MAX - len(worst) :]:
+            del bounded[s]
+        strong = set(w.lineage.strong)
+        bounded |= {
+            s: E.Edge(E.COPIED, s, COPIED_BYTE) if s in strong else E.Edge(E.SERVED, s, SERVED_BYTE) for s in sorted(worst)
+        }
+    return list(bounded.values())
 
 
 def _flow(t: Tenant, project: str, mine: set[str], comp: set[str], cls: int) -> list[str]:

@@ -41,7 +41,7 @@ RARE_DF_MIN: Final = 2
 RARE_DF_SHARE: Final = 0.01  # of the project's memories
 SERVED_CONFIDENCE: Final = 0.50  # edges from here, joined too
 SERVED_EDGES_MAX: Final = 8
-COPIED_EDGES_MAX: Final = 32
+COPIED_EDGES_MAX: Final = 56
 LIKENESS_WEIGHT: Final = 0.5  # what likeness adds at most; it is the greater of two, each 0 at FROM and 1 from FROM + SPAN on:
 COSINE_FROM, COSINE_SPAN = 0.70, 0.25  # of the vectors
 OVERLAP_FROM, OVERLAP_SPAN = 0.10, 0.45  # of the words, by idf: sqrt(share of mine * share of theirs)
@@ -59,6 +59,10 @@ HALF_LIFE_MS: Final = 30 * 60_000
 OWN_TERMS_MAX: Final = 8_192  # and runs
 NEAREST: Final = 64  # served candidates looked at, by cosine
 _IDENTIFIER: Final = re.compile(r"[_/@:]|\d")
+# Years, dates, times and names of regions look like identifiers, and are in everybody's texts: how frequent they are tells.
+_COMMON_FORM: Final = re.compile(
+    r"(?:(?:19|20)\d\d|\d{4}-\d\d(?:-\d\d)?(?:t[\d:.]*z?)?|\d{1,2}:\d\d(?::\d\d)?|[a-z]{2,}(?:-[a-z]+)+-\d{1,2})\Z"
+)
 _SMALL_NUMBER: Final = re.compile(r"\d{1,2}\Z")
 _NO_RUNS: Final[set[int]] = set()
 _COMPACT_AT: Final = CONTEXT_WINDOW_IDS * 3 // 2
@@ -274,8 +278,13 @@ class ContextText:
         found = set()
         for s in self.special & rare.keys():
             taken = self._taken.setdefault(s, set())
+            before = len(taken)
             taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
-            if len(taken) >= RARE_TOKENS_MIN and len(taken) >= RARE_COVER_MIN * self._rare_count(s, known):
+            if (
+                len(taken) > before
+                and len(taken) >= RARE_TOKENS_MIN
+                and len(taken) >= RARE_COVER_MIN * self._rare_count(s, known)
+            ):
                 found.add(s)
         return found
 
@@ -431,7 +440,9 @@ class _Frequencies:
         known = self._rare.get(term)
         if known is None:
             known = _rare_by_form(term)
-            if known is None:
+            if known is None and _COMMON_FORM.match(term):
+                known = self._df(term) <= self._common
+            elif known is None:
                 known = self._df(term) - self._echoed.get(term, 0) <= self._common
             self._rare[term] = known
         return known
@@ -462,7 +473,9 @@ def _nearness(age_ms: int, same_run: bool, same_task: bool) -> float:
 @lru_cache(1 << 16)
 def _rare_by_form(term: str) -> bool | None:
     """Whether a term is rare (an identifier) or not (a small number) by its form; None: its frequency tells."""
-    return False if _SMALL_NUMBER.match(term) else True if _IDENTIFIER.search(term) else None
+    if _SMALL_NUMBER.match(term):
+        return False
+    return True if _IDENTIFIER.search(term) and not _COMMON_FORM.match(term) else None
 
 
 def _sample(things: frozenset[Hashed], most: int) -> frozenset[Hashed]:

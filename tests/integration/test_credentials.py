@@ -157,6 +157,10 @@ def test_a_suspended_tenant_is_cut_whole_and_goes_on_where_it_was(world: World, 
                 await control.tenant_suspend("umbrella")
                 assert isinstance(await until_refused(lambda: agent.get(note.id)), Denied)
                 assert {t["name"]: t["state"] for t in await control.tenant_list()}["umbrella"] == "suspended"
+                for act in (control.agent_rotate("umbrella", "agent"), control.agent_add("umbrella", "new", projects=["p1"])):
+                    with pytest.raises(Conflict) as suspended:  # it would connect
+                        await act
+                    assert suspended.value.reason == "tenant_suspended"
                 assert (await m["other"].write("The others go on", evidence=["u"])).state == "active"
                 await kill_and_wait(world, "gatekeeper")
                 with pytest.raises(CordonError):
@@ -172,7 +176,7 @@ def test_a_suspended_tenant_is_cut_whole_and_goes_on_where_it_was(world: World, 
 
 def test_who_isnt_there_or_has_lost_its_file_is_named(world: World) -> None:
     async def scenario() -> None:
-        async with room(world, "carl") as (name, _), Control(world.home) as control:
+        async with room(world, "carl", "dora") as (name, _), Control(world.home) as control:
             for act in (control.agent_revoke, control.agent_rotate, control.agent_show):
                 with pytest.raises(Rejected) as unknown:
                     await act("acme", f"carll-{name}")
@@ -181,6 +185,10 @@ def test_who_isnt_there_or_has_lost_its_file_is_named(world: World) -> None:
             with pytest.raises(Rejected) as lost:
                 await control.agent_rotate("acme", f"carl-{name}")
             assert lost.value.reason == "creds_missing"
+            write_private(Path(world.creds(f"carl-{name}")), Path(world.creds(f"dora-{name}")).read_text())
+            with pytest.raises(Rejected) as foreign:  # its rights would be another's
+                await control.agent_rotate("acme", f"carl-{name}")
+            assert foreign.value.reason == "creds_foreign"
             with pytest.raises(Rejected):
                 await control.tenant_suspend("acmee")
 

@@ -88,3 +88,28 @@ def test_what_an_agent_stored_as_external_it_doesnt_turn_into_its_own_inference(
         assert (own.origin, own.parents) == ("agent_inferred", [])  # who didn't read it may say the same
 
     asyncio.run(scenario())
+
+
+def test_what_stands_beside_a_served_content_is_no_way_past_either(world: World) -> None:
+    async def scenario() -> None:
+        author = world.agent("author-p5", project="p5", see=ALL)
+        eve = world.agent("eve-p5", project="p5", see=ALL)
+        minutes = await author.write("Minutes are attached", classification="restricted", evidence=[SECRET])
+        assert (await eve.query("minutes")).ids == [minutes.id]
+        restated = await eve.write(f"As we heard: {SECRET}")
+        assert (restated.classification, restated.parents) == ("restricted", [minutes.id])
+
+    asyncio.run(scenario())
+
+
+def test_an_external_note_stays_in_the_window_like_anybody_elses(world: World) -> None:
+    async def scenario() -> None:
+        writer, reader = world.agent("w-p6", project="p6"), world.agent("r-p6", project="p6")
+        texts = [(await writer.write(f"Number {i} of many", evidence=["u"])).id for i in range(2_100)]
+        for i in range(0, len(texts), 60):
+            await reader.get(texts[i : i + 60])
+        mail = await reader.write(RENT, origin="external", evidence=["mail:9"])
+        restated = await reader.write("Olsen's rent goes to IBAN NO93-8601 at Nordbank")
+        assert (restated.origin, restated.parents) == ("external", [mail.id])
+
+    asyncio.run(scenario())

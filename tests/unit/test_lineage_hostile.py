@@ -158,3 +158,23 @@ def test_of_a_long_text_a_sample_is_kept_that_finds_its_copies() -> None:
 
 def test_vectors_of_this_file_are_unit() -> None:
     assert float(np.linalg.norm(direction(210, direction(1), 0.97))) == pytest.approx(1.0)
+
+
+def test_a_common_date_or_region_makes_no_copy_and_a_rare_number_does() -> None:
+    mail = "Greetings for 2026 from eu-west-1, sent 2026-12-05"
+    line = "2026-12-05 job finished in eu-west-1 during 2026"
+    common = Head(df=50)
+    common.serve(1, mail)
+    for _ in range(20):
+        common.wrote(line)
+    assert copied(common.evidence(line)) == set()
+    common.serve(2, "Pay account 4471-9983 today")
+    assert copied(common.evidence("account 4471-9983 it is")) == {2}
+
+
+def test_once_all_of_a_secret_is_taken_an_old_word_of_it_alone_is_nothing_new() -> None:
+    head = Head()
+    head.serve(1, SECRET, special=True)
+    assert 1 in head.evidence("Larkspur, a merger, holdings and the third: " + "padding of other words all around it " * 12).near
+    again = "Larkspur is a flower that grows well beside our old garden wall where visitors gather every summer evening"
+    assert 1 not in head.evidence(again).near
