@@ -246,10 +246,10 @@ class Control:
                 projects=list(request.projects), person=request.person,
             )
         )  # fmt: skip
-        was = (done.get("role"), sorted(done.get("projects", ())), done.get("person"))
+        was = (done.get("role"), sorted(done.get("projects") or ()), done.get("person") or "")
         if was != (request.role, sorted(request.projects), request.person):
             raise Conflict(
-                f"A call that was cut short made agent {request.name!r} a {was[0]} of {', '.join(was[1]) or 'no project'}.",
+                f"A call that was cut short registered {request.name!r} as {was[0]} of {', '.join(was[1]) or 'no project'}.",
                 reason="name_taken",
                 advice="Repeat that call as it was, or choose another name.",
             )
