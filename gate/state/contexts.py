@@ -168,7 +168,7 @@ class Context:
             del served[gone]
             if oldest is self._lanes[SPECIAL]:
                 self.fallen_cls = max(self.fallen_cls, at.cls[gone])
-                self.fallen_comp |= comps[at.comp[gone]]
+                self.fallen_comp = set(bounded(self.fallen_comp | comps[at.comp[gone]]))
         if len(self.fresh[1]) > FRESH_MAX:  # who asks for ever and never writes: each id once, and only what is in the window
             self.fresh = (self.fresh[0], deque(s for s in dict.fromkeys([*self.fresh[1]]) if s in served))
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from bus.frames import NoticeKind, State
+from bus.frames import ORIGINS, NoticeKind, State
 from gate import ids
 from gate.config import DAY_MS, ProjectSettings, decode_settings
 from gate.containment.closure import Adjacency
@@ -30,6 +30,7 @@ from .principals import Agent, Agents
 from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
+EXTERNAL: Final = ORIGINS.index("external")
 CITED_MAX: Final = 1_024  # more than the sequencer can be ahead of the catalog: a block being indexed, and one appended
 
 
@@ -398,7 +399,7 @@ class Tenant:
 
 def noted_from_outside(role: str, claimed: int) -> bool:
     """Whether a write tells what its writer read elsewhere, by its own word. An ingest key writes nothing else anyway."""
-    return claimed == 0 and role != "ingest"
+    return claimed == EXTERNAL and role != "ingest"
 
 
 def _tail(raw: bytes) -> int:

@@ -399,7 +399,8 @@ class ContextText:
         for seq, cosine in cosines.items():  # best first
             if cosine < COSINE_FROM + least * COSINE_SPAN:
                 break
-            alike.setdefault(seq, likeness(seq))
+            if seq not in alike:
+                alike[seq] = likeness(seq)
         if shared:
             need = (OVERLAP_FROM + least * OVERLAP_SPAN) ** 2 * whole
             for seq in nlargest(OVERLAP_NEAREST, shared, key=shared.__getitem__):

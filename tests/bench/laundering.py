@@ -6,19 +6,19 @@ turns of one conversation, then writes the observation.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import AsyncIterator, Iterator
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from gate.model.datasets import DataMissing, data_file
+from gate.model.datasets import DataMissing
 from gate.model.embedder import StaticEmbedder
 from gate.projections.lexical import LexicalIndex
 from gate.state.contexts import Mark
 from gate.writing.lineage import ContextText, Text, text_of
 
+from .locomo import talks
 from .rows import Row
 
 SERVED: Final = 64
@@ -26,16 +26,9 @@ NEAR_TURNS: Final = 4  # turns beside the source speak of the same: neither righ
 NOW: Final = 1_800_000_000_000
 
 
-def _talks() -> Iterator[tuple[list[str], list[tuple[str, int]]]]:
+def _observed() -> Iterator[tuple[list[str], list[tuple[str, int]]]]:
     """Turns of each conversation, and its observations with the row of their one turn."""
-    for one in json.loads(data_file("locomo/locomo10.json").read_text(encoding="utf-8")):
-        talk: dict[str, Any] = one["conversation"]
-        place: dict[str, int] = {}
-        turns: list[str] = []
-        for n in sorted(int(k.removeprefix("session_")) for k, v in talk.items() if isinstance(v, list)):
-            for turn in talk[f"session_{n}"]:
-                place[turn["dia_id"]] = len(turns)
-                turns.append(f"{turn['speaker']}: {turn['text']}")
+    for one, turns, place in talks():
         notes = [
             (note, place[source])
             for session in one["observation"].values()
@@ -49,7 +42,7 @@ def _talks() -> Iterator[tuple[list[str], list[tuple[str, int]]]]:
 async def laundering(big: bool) -> AsyncIterator[Row]:
     """Share of notes linked to their source, and edges to turns that have nothing to do with them."""
     try:
-        talks = list(_talks())
+        observed = list(_observed())
     except DataMissing as e:
         print(f"lineage skipped: {e}", file=sys.stderr)
         return
@@ -61,7 +54,7 @@ async def laundering(big: bool) -> AsyncIterator[Row]:
         wrong: list[int] = []
         wrong_copied: list[int] = []
         talk_wrong: list[int] = []
-        for turns, notes in talks:
+        for turns, notes in observed:
             texts = [text_of(t, v) for t, v in zip(turns, embedder.encode(turns), strict=True)]
             index = LexicalIndex()
             index.add([t.terms for t in texts])

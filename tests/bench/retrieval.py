@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from gate.model.datasets import DataMissing, data_file
+from gate.model.datasets import DataMissing
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.projections.lexical import terms
@@ -19,6 +18,7 @@ from gate.reading.admit import Admission
 from gate.reading.retrieve import candidates
 
 from .compute import timed
+from .locomo import talks
 from .memory_state import InMemory
 from .rows import Row
 from .texts import Texts
@@ -33,14 +33,7 @@ class Conversation(NamedTuple):
 
 
 def _conversations() -> Iterator[Conversation]:
-    for one in json.loads(data_file("locomo/locomo10.json").read_text(encoding="utf-8")):
-        talk: dict[str, Any] = one["conversation"]
-        place: dict[str, int] = {}
-        turns: list[str] = []
-        for n in sorted(int(k.removeprefix("session_")) for k, v in talk.items() if isinstance(v, list)):
-            for turn in talk[f"session_{n}"]:
-                place[turn["dia_id"]] = len(turns)
-                turns.append(f"{turn['speaker']}: {turn['text']}")
+    for one, turns, place in talks():
         asked = [
             (qa["question"], frozenset(place[e] for e in qa.get("evidence", ()) if e in place))
             for qa in one["qa"]

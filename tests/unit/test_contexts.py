@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gate.config import CONTEXT_WINDOW_IDS, DAY_MS
+from gate.config import COMPARTMENTS_MAX, CONTEXT_WINDOW_IDS, DAY_MS
 from gate.ledger import events as E
+from gate.state.compartments import MANY
 from gate.state.contexts import FRESH_MAX, Context
 from gate.writing.decide import decide
 
@@ -77,6 +78,16 @@ def test_an_agents_own_texts_push_out_nobody_elses_and_restricted_ones_go_last_a
     e = decide(story.draft(reader), "", story.ms)
     assert (e.class_, set(e.comp)) == (2, {"project:p1", "user:usr_x"})
     assert "flow_down:user:usr_x" in e.holds
+
+
+def test_users_that_fell_out_of_the_window_are_many_and_no_longer_list() -> None:
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    for i in range(COMPARTMENTS_MAX + 1):
+        story.serve(reader, story.memory(writer, user=f"usr_{i:016d}", comp=[f"user:usr_{i:016d}"]))
+    for _ in range(2):
+        story.serve(reader, *[story.memory(writer, class_=2) for _ in range(CONTEXT_WINDOW_IDS)])
+    assert story.context(reader).fallen_comp == {MANY}
 
 
 def test_what_an_agent_read_elsewhere_and_stored_is_in_its_head_too() -> None:
