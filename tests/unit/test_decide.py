@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.limits import EDGES_PER_MEMORY_MAX
 from gate.config import AGENT_HELD_MAX, DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -350,3 +351,27 @@ def test_readers_that_grow_beyond_their_bound_are_held() -> None:
     parents = [story.memory(writer, readers=[[f"agent:a{i}"]]) for i in range(17)]
     assert decided(story, story.draft(writer, declared=parents[:16])).holds == []
     assert decided(story, story.draft(writer, declared=parents)).holds == ["readers_too_complex"]
+
+
+def test_what_gave_the_worst_label_has_an_edge_though_there_is_no_room_and_all_are_joined() -> None:
+    story = Story()
+    writer = story.agent("writer")
+    good = [story.memory(writer) for _ in range(EDGES_PER_MEMORY_MAX)]
+    outside, secret = story.memory(writer, origin=0, trust=250, floor=250), story.memory(writer, class_=2)
+    found = Evidence(
+        copied=tuple(Pair(s, 1.0) for s in good), joined=(*good, outside, secret), strong=(*good, outside, secret), cut=True
+    )
+    e = decided(story, story.draft(writer, lineage=found))
+    assert (e.origin, e.trust, e.class_) == (0, 250, 2)
+    assert len(e.edges) == EDGES_PER_MEMORY_MAX
+    assert {outside, secret} < {x.parent for x in e.edges}
+    assert "too_many_sources" in e.holds
+
+
+def test_a_held_parent_without_an_edge_holds_the_child() -> None:
+    story = Story()
+    writer = story.agent("writer")
+    bad = story.memory(writer)
+    case = story.case(writer, bad)
+    e = decided(story, story.draft(writer, lineage=Evidence(joined=(bad,), strong=(bad,))))
+    assert (e.cases, e.reasons) == ([case], ["parent_held"])

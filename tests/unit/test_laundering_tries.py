@@ -10,6 +10,7 @@ import pytest
 import bus
 import bus.testing
 from bus.testing import World
+from gate.writing.lineage import COPIED_EDGES_MAX
 
 ALL = ("public", "internal", "restricted")
 SECRET = "The merger with Larkspur Holdings closes on the third of May"
@@ -50,8 +51,8 @@ def test_decoys_dont_shed_a_parent_nor_its_hold(world: World) -> None:
     async def scenario() -> None:
         eve, plain, secret = await told_a_secret(world, "p2")
         harmless = "the lorry leaves the yard at six in the morning and comes back at nine with all the crates"
-        decoys = [(await eve.write(f"{harmless} {i}", evidence=["u"])).id for i in range(40)]
-        assert len((await eve.get(decoys)).ids) == 40
+        decoys = [(await eve.write(f"{harmless} {i}", evidence=["u"])).id for i in range(COPIED_EDGES_MAX + 6)]
+        assert len((await eve.get(decoys)).ids) == len(decoys)  # with the secret more than get an edge
         copy = await eve.write(f"{harmless}. {SECRET.replace('third', 'end')}")
         assert copy.classification == "restricted"
         assert (await plain.get(copy.id)).ids == []
