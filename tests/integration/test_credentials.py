@@ -133,6 +133,9 @@ def test_an_old_credential_may_be_kept_until_the_next_rotation(world: World, tmp
             note = await m["bob"].write("Two keys for a while", evidence=["u"])
             made = await control.agent_rotate("acme", bob, keep_old=True, ttl=3_600)
             assert made["revoked"] == []
+            with pytest.raises(Rejected) as wider:  # the old key would still write into the old project
+                await control.agent_rotate("acme", bob, keep_old=True, projects=["p1"])
+            assert wider.value.reason == "keep_old_not_allowed"
             assert (parse_creds(Path(made["creds"]).read_text()).expires_at or 0) > time.time() + 3_000
             async with with_file(world, Path(made["creds"]), name) as new:
                 assert (await new.get(note.id)).ids == (await m["bob"].get(note.id)).ids == [note.id]
