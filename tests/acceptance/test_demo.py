@@ -47,8 +47,12 @@ def stable(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_demo_keeps_its_promises_and_its_seed() -> None:
-    first = demo(7)
+@pytest.fixture(scope="module")
+def first() -> dict[str, Any]:
+    return demo(7)
+
+
+def test_the_demo_keeps_its_promises(first: dict[str, Any]) -> None:
     plain, gated, calm = first["ungated"], first["cordon"], first["benign"]["cordon"]
     assert len(first["agents"]) >= 6
     assert plain["risky_calls_on_poison"] >= 4
@@ -65,13 +69,18 @@ def test_the_demo_keeps_its_promises_and_its_seed() -> None:
     page = render_text(first, str)
     assert "risky tool calls on poison" in page
     assert "NOT MET" not in page
-    first["expectations"][0]["met"] = False
-    assert "NOT MET: " in render_text(first, str)
+    unmet = {**first["expectations"][0], "met": False}
+    assert "NOT MET: " in render_text({**first, "expectations": [unmet]}, str)
+
+
+@pytest.mark.slow
+def test_a_seed_plays_the_same_again_and_another_keeps_the_promises_too(first: dict[str, Any]) -> None:
     assert stable(demo(7)) == stable(first)
+    other = demo(11)
+    assert all(e["met"] for e in other["expectations"]), other["expectations"]
 
 
-def test_each_attack_reaches_a_tool_without_cordon_and_a_normal_day_shows_none_of_it() -> None:
-    first = demo(11)
+def test_each_attack_reaches_a_tool_without_cordon_and_a_normal_day_shows_none_of_it(first: dict[str, Any]) -> None:
     assert {c["tool"] for c in first["ungated"]["calls"] if c["on_poison"]} == {
         "wire_transfer", "share_bucket", "roll_back", "purge_snapshots",
     }  # fmt: skip
