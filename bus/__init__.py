@@ -11,7 +11,7 @@ Agents use `connect`, operators `connect_operator`. All errors are `CordonError`
 Everything runs on asyncio, through anyio.
 """
 
-from .client import MemoryBus, connect
+from .client import Child, MemoryBus, connect
 from .errors import (
     Closed,
     ConfigError,
@@ -52,6 +52,7 @@ from .transport import Timing
 __all__ = [
     "Actor",
     "Case",
+    "Child",
     "Closed",
     "ConfigError",
     "Conflict",

@@ -141,6 +141,26 @@ class Sync(Frame, frozen=True, kw_only=True, tag="sync"):
     """Asks for the open notices of this agent."""
 
 
+class Delegate(Frame, frozen=True, kw_only=True, tag="delegate"):
+    """Asks for a credential of the public key `key`, never wider than one's own. What is left out is the parent's.
+
+    `ttl` in seconds; `at`: unix seconds of the asking. `proof`: the parent's signature over all of it (bus.delegation).
+    """
+
+    key: str
+    name: str
+    role: str = ""
+    projects: list[str] | None = None
+    clearance: Classification | Literal[""] = ""
+    verbs: list[str] | None = None
+    tools: list[str] | None = None
+    ceiling: Origin | Literal[""] = ""
+    user: str = ""
+    ttl: int | None = None
+    at: int = 0
+    proof: str = ""
+
+
 # --- agents: answers ------------------------------------------------------------------------------
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote it, as the broker said. `id` is stable over key rotation; `chain` are the delegating agents' ids, root first."""
@@ -309,6 +329,48 @@ class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
 
     notices: list[Notice] = []
     position: int = 0
+
+
+class Delegated(Answer, frozen=True, kw_only=True, tag="delegated"):
+    """A child: who it is, and its signed credential `jwt`. `chain`: the delegating agents' ids, root first."""
+
+    id: str
+    name: str
+    key: str
+    role: str
+    chain: list[str]
+    projects: list[str]
+    clearance: Classification
+    verbs: list[str]
+    tools: list[str] = []
+    ceiling: Origin
+    user: str = ""
+    expires_at: str
+    jwt: str
+    duplicate: bool = False
+    position: int = 0
+
+
+# --- inside CORE: gatekeeper and issuer -----------------------------------------------------------
+class Sign(Frame, frozen=True, kw_only=True, tag="sign"):
+    """The gatekeeper asks the issuer for a child's credential: the parent's JWT, its signed wish, the child's full name and end.
+
+    `account`: the tenant's account key. `expires_at`: unix seconds.
+    """
+
+    account: str
+    parent: str
+    wish: Delegate
+    name: str
+    expires_at: int
+
+
+class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"):
+    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale or too_wide, `field` the dimension."""
+
+    jwt: str = ""
+    reason: str = ""
+    field: str = ""
 
 
 # --- operators: requests --------------------------------------------------------------------------
@@ -542,6 +604,7 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     """Register, rotate, revoke or list agents of a tenant.
 
     rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
+    The answer's `below` lists the delegated agents that fell with them. `user`: the one user that it speaks for.
     """
 
     action: Literal["add", "rotate", "revoke", "list"] = "list"
@@ -552,6 +615,7 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     projects: list[str] = []
     person: str = ""
     revoked: list[str] = []
+    user: str = ""
 
 
 class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):
@@ -575,15 +639,17 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
     position: int = 0
 
 
-MemoryRequest = Draft | Query | Get | Ack | Sync
+MemoryRequest = Draft | Query | Get | Ack | Sync | Delegate
 OpsRequest = Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify
-Reply = Receipt | Recall | Refusal | Synced | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
+Reply = (
+    Receipt | Recall | Refusal | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
+)
 Push = Feed | Notice
 
 # The verb of the subject decides which request a frame must be: one table for client and gatekeeper.
 VERB_OF: dict[type[Frame], str] = {
-    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync",
+    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
     ContextRequest: "context", StatsRequest: "stats",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",

@@ -53,6 +53,7 @@ class MemoryBus(_Blocking[client.MemoryBus]):
     write = _blocking(client.MemoryBus.write)
     query = _blocking(client.MemoryBus.query)
     get = _blocking(client.MemoryBus.get)
+    delegate = _blocking(client.MemoryBus.delegate)
     ack = _blocking(client.MemoryBus.ack)
     sync = _blocking(client.MemoryBus.sync)
 

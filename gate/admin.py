@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from bus.delegation import JOINT
 from bus.errors import ConfigError
 from bus.frames import AdmAgent, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
@@ -18,6 +19,7 @@ from bus.subjects import is_key, is_token
 from gate import ids
 from gate.config import ProjectSettings, encode_settings
 from gate.ledger import events as E
+from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import ROLES
 from gate.state.principals import Agent
@@ -157,14 +159,20 @@ class Admin:
             )
         if not is_token(req.name):
             raise Refused("bad_name", field="name")
+        if req.action == "add" and JOINT in req.name:
+            raise Refused("bad_name", field="name")
         if req.action in ("rotate", "revoke"):
             agent = t.agents.by_name.get(req.name)
             if agent is None:
                 raise Refused("agent_unknown", field="name")
             await self._commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
-            return Done(request_id=req.request_id, result=self._shown(agent), position=t.position)
-        if not is_key(req.key) or req.role not in ROLES or not _PERSON.match(req.person):
-            raise Refused("bad_field", field="key" if not is_key(req.key) else "role" if req.role not in ROLES else "person")
+            fallen = [{"name": a.name, "key": k} for a in agent.below(self.shard.now_ms()) for k in a.keys if self._fell(a, k)]
+            return Done(request_id=req.request_id, result={**self._shown(agent), "below": fallen}, position=t.position)
+        fits = {"key": is_key(req.key), "role": req.role in ROLES, "person": _PERSON.match(req.person)}
+        fits["user"] = not req.user or is_token(req.user)
+        for field, good in fits.items():
+            if not good:
+                raise Refused("bad_field", field=field)
         for name in req.projects:
             if name not in t.projects:
                 raise Refused("project_unknown", field="projects")
@@ -185,6 +193,7 @@ class Admin:
                     projects=req.projects,
                     person=req.person,
                     by=ADMIN,
+                    user=t.user_hash(req.user) if req.user else "",
                 )
             ]
 
@@ -195,6 +204,8 @@ class Admin:
         """One more key, and perhaps other projects, for the same agent: its id, context, notices and idempotency keys stay."""
         if agent.whole:
             raise Refused("agent_revoked", field="name")
+        if agent.parent is not None:
+            raise Refused("delegated_not_rotated", field="name")
         if not is_key(req.key) or t.agents.by_key.get(req.key, agent) is not agent or req.key in agent.revoked:
             raise Refused("bad_field", field="key")
         if any(name not in t.projects for name in req.projects):
@@ -224,8 +235,10 @@ class Admin:
             return []
         return [E.AgentRevoked(ms=self.shard.now_ms(), agent=agent.id, keys=keys, whole=whole, by=ADMIN)]
 
-    @staticmethod
-    def _shown(a: Agent) -> dict[str, Any]:
+    def _fell(self, agent: Agent, key: str) -> bool:
+        return not agent.stands(key, self.shard.now_ms())
+
+    def _shown(self, a: Agent) -> dict[str, Any]:
         return {
             "agent_id": a.text,
             "name": a.name,
@@ -235,5 +248,12 @@ class Admin:
             "projects": list(a.projects),
             "person": a.person,
             "revoked": sorted(a.revoked),
-            "state": "revoked" if a.whole else "active",
+            "state": "revoked" if a.whole else "active" if any(not self._fell(a, k) for k in a.keys) else self._over(a),
+            "chain": [ids.text("agt_", x) for x in a.chain],
+            "parent": a.parent.name if a.parent else "",
+            "expires_at": rfc3339(a.expires_ms) if a.expires_ms else None,
         }
+
+    def _over(self, a: Agent) -> str:
+        """Why no key speaks for an agent that was not revoked itself."""
+        return "expired" if a.expires_ms and a.expires_ms <= self.shard.now_ms() else "ended"

@@ -111,7 +111,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "feedback": Row(READERS, readable, served=LATER),
         "correct": Row(WRITERS | OPERATORS, readable, served=LATER),
         "forget": Row(WRITERS | OPERATORS, readable, served=LATER),
-        "delegate": Row(READERS | _of("user_gateway", "supervisor"), served=LATER),
+        "delegate": Row(READERS | _of("user_gateway", "supervisor")),
     },
     "ops": {
         "why": Row(AUDITORS, visible),

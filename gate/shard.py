@@ -18,6 +18,7 @@ from bus.identity import RegistryEntry
 from gate.admin import Admin
 from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
+from gate.delegation import Delegations
 from gate.event_rows import EventRows
 from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
@@ -77,7 +78,7 @@ class Shard:
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox
-        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry)
+        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, now_ms)
         self.index = IndexThread(loop, self._idle)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
@@ -85,6 +86,7 @@ class Shard:
         self.holds = Holds(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
+        self.delegations = Delegations(self)
         self.intake = Intake(self)
         self.verifier = Verifier(self)
         self.state = "starting"

@@ -191,8 +191,31 @@ class AgentIssued(Event, frozen=True, kw_only=True, omit_defaults=True, tag="age
     role: str
     projects: list[str] = []
     person: str = ""
-    parent: bytes = b""
+    parent: bytes = b""  # never written: a child's event is agent_delegated
     by: str = ""
+    user: str = ""  # keyed hash of the one user that it speaks for
+
+
+class AgentDelegated(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_delegated"):
+    """An agent that another one made, and how far it may go at most. It stands as long as the parent's key `via` does.
+
+    `clearance`, `ceiling`: indexes of the highest classification and origin. `user`: keyed hash. `expires`: ms.
+    """
+
+    agent: bytes
+    name: str
+    key: str
+    role: str
+    parent: bytes
+    via: str
+    projects: list[str] = []
+    verbs: list[str] = []
+    tools: list[str] = []
+    clearance: int = 0
+    ceiling: int = 0
+    user: str = ""
+    person: str = ""
+    expires: int
 
 
 class AgentRevoked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_revoked"):
@@ -237,6 +260,7 @@ AnyEvent = (
     | TenantAdded
     | ProjectChanged
     | AgentIssued
+    | AgentDelegated
     | AgentRevoked
     | TenantChanged
     | PolicyChanged

@@ -122,11 +122,13 @@ class Tenant:
         ctx = self.contexts.get(root.id)
         if ctx is None:
             ctx = self.contexts[root.id] = Context(root.id, root.number)
+            ctx.user = root.user
         return ctx
 
     def context_idle_ms(self, agent: Agent) -> int:
-        """Idle time that ends the context: the longest over the agent's projects; 0 = never."""
-        hours = [p.settings.context_idle_hours for n in agent.projects if (p := self.projects.get(n))] or [24]
+        """Idle time that ends the context: the longest over the projects of its root, which has all of them; 0 = never."""
+        names = self.agents.all[agent.root].projects
+        hours = [p.settings.context_idle_hours for n in names if (p := self.projects.get(n))] or [24]
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
 
     # --- facts ------------------------------------------------------------------------------------
@@ -177,6 +179,8 @@ class Tenant:
                 self._project(event)
             case E.AgentIssued():
                 self.agents.issue(event)
+            case E.AgentDelegated():
+                self.agents.delegate(event)
             case E.AgentRevoked():
                 self.agents.revoke(event)
             case E.TenantChanged():

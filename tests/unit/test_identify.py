@@ -18,6 +18,7 @@ from gate.state.tenant import Tenant
 
 ACME, GLOBEX, CORE = "A" * 56, "B" * 56, "C" * 56
 ANN, BOB, STRANGER = "U" + "A" * 55, "U" + "B" * 55, "U" + "C" * 55
+NOW_MS = 1_000
 AGENT_KEY, OPS_KEY, FOREIGN_KEY = "AAGENT", "AOPS", "AFOREIGN"
 
 
@@ -46,7 +47,7 @@ def identifier() -> Identifier:
         OPS_KEY: entry("operator", origin="human_reviewed", verbs=["get", *OPS_VERBS]),
         FOREIGN_KEY: entry(tenant=GLOBEX),
     }
-    return Identifier("0", CORE, {ACME: tenant(ACME)}, registry)
+    return Identifier("0", CORE, {ACME: tenant(ACME)}, registry, lambda: NOW_MS)
 
 
 def info(**changes: Any) -> dict[str, str]:

@@ -22,6 +22,8 @@ from bus.frames import (
     Cases,
     ContextAnswer,
     ContextRequest,
+    Delegate,
+    Delegated,
     Done,
     Draft,
     Edge,
@@ -42,6 +44,8 @@ from bus.frames import (
     Refusal,
     Release,
     Review,
+    Sign,
+    Signed,
     Stats,
     StatsRequest,
     Sync,
@@ -81,6 +85,10 @@ HELD: Final = Case(
 NOTICE: Final = Notice(
     notice="n-1", kind="recall", agent=KEY, case=CASE, ids=[MEM_1, MEM_2], total=2, position=9,
 )  # fmt: skip
+WISH: Final = Delegate(
+    request_id=R, name="helper", key="U" + "B" * 55, role="agent", projects=["p1"], clearance="internal",
+    verbs=["query", "get"], tools=["erp"], ceiling="agent_inferred", user="ann", ttl=600, at=1_769_990_000, proof="c2ln",
+)  # fmt: skip
 
 SAMPLES: Final[dict[str, Frame]] = {
     "draft": Draft(
@@ -101,6 +109,16 @@ SAMPLES: Final[dict[str, Frame]] = {
     "get": Get(request_id=R, ids=[MEM_1, MEM_2], min_position=7),
     "ack": Ack(request_id=R, notices=["n-1"]),
     "sync": Sync(request_id=R),
+    "delegate": WISH,
+    "delegated": Delegated(
+        request_id=R, agent=KEY, project="p1", id="agt_" + "0" * 25 + "8", name="writer--helper", key="U" + "B" * 55,
+        role="agent", chain=["agt_" + "0" * 25 + "6"], projects=["p1"], clearance="internal", verbs=["get", "query"],
+        tools=["erp"], ceiling="agent_inferred", expires_at=AT, jwt="e30.e30.e30", position=9,
+    ),
+    "sign": Sign(
+        request_id=R, account=ACCOUNT, parent="e30.e30.e30", wish=WISH, name="writer--helper", expires_at=1_770_000_000
+    ),
+    "signed": Signed(request_id=R, jwt="e30.e30.e30"),
     "receipt": Receipt(
         request_id=R, agent=KEY, project="p1", id=MEM_1, state="held", trust=0.5, trust_floor=0.25,
         origin="agent_inferred",
