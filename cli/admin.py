@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from .agents import register_agents
 from .call import Call
 from .command import PEOPLE, command, group
 from .exits import usage
@@ -27,11 +28,12 @@ def register(app: typer.Typer) -> None:
     projects = group(app, "project", "Add and list a tenant's projects.", panel=PEOPLE)
     command(projects, "add", example="cordon project add acme p1")(project_add)
     command(projects, "list", example="cordon project list acme")(project_list)
-    agents = group(app, "agent", "Add, list, rotate and revoke a tenant's agents.", panel=PEOPLE)
+    agents = group(app, "agent", "Add, list, delegate, rotate and revoke a tenant's agents.", panel=PEOPLE)
     command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
     command(agents, "list", example="cordon agent list acme")(agent_list)
     command(agents, "show", example="cordon agent show acme writer")(agent_show)
     command(agents, "rotate", example="cordon agent rotate acme writer")(agent_rotate)
+    register_agents(agents)
     command(agents, "revoke", example="cordon agent revoke acme writer")(agent_revoke)
 
 
@@ -129,6 +131,8 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
         return None
     keys = [f"{key} ({'revoked' if key in row['revoked'] or row['state'] == 'revoked' else 'active'})" for key in row["keys"]]
     pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
+    if row["parent"]:
+        pairs |= {"delegated by": row["parent"], "until": row["expires_at"]}
     show(
         facts(pairs | {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "keys": " ".join(keys)})
     )
@@ -161,9 +165,13 @@ def agent_rotate(
 
 
 def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
-    """Cut an agent for ever. What it wrote stays, attributed to it; its name is not used again."""
+    """Cut an agent, and all that it delegated, for ever. What they wrote stays, attributed; their names are not used again."""
     done = call.ask_control(lambda control: control.agent_revoke(tenant, name))
-    return _told(call, done, f"agent {tenant}/{name} is revoked; hold what it wrote with: cordon hold agent:{name} --dry-run")
+    below = ", ".join(row["name"] for row in done["below"])
+    with_it = f", and with it {below}" if below else ""
+    return _told(
+        call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: cordon hold agent:{name} --dry-run"
+    )
 
 
 def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:
