@@ -48,13 +48,16 @@ async def serve(home: Home, url: str, shard: int) -> None:
         try:
             if len(m.data) > QUERY_FRAME_BYTES_MAX:
                 raise ValueError("too large")
-            answer = issuer.answer(decode_request(m.data))
+            request = decode_request(m.data)
+            answer = issuer.answer(request)
+            outcome = f"signed {request.name} of {request.account}" if answer.jwt else f"refused: {answer.reason} {answer.field}"
+            log.info("%s", outcome)
         except (msgspec.MsgspecError, ValueError):
             answer = Signed(reason="unproven")
+            log.info("refused: no request")
         except Exception:  # one bad request must not end it
             log.exception("request failed")
             return
-        log.info("%s", answer.reason or "signed")
         await m.respond(encode(answer))
 
     nc = await nats.connect(
