@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Self, TypedDict, Unpack
+from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -58,6 +58,8 @@ from .identity import Keypair, creds_text, keypair
 from .session import Session, open_session
 from .streams import FeedStream, NoticeStream, feed_stream
 from .transport import Timing
+
+CHILD_NAME_CHARS: Final = 8  # of its key, where a child is given no name: unique among its parent's, and three links fit
 
 
 class DraftFields(TypedDict, total=False):
@@ -255,7 +257,7 @@ class MemoryBus:
         pair = None if key else keypair("user")
         public = pair.public if pair else key
         wish = Delegate(
-            name=name or public[-12:].lower(),
+            name=name or public[-CHILD_NAME_CHARS:].lower(),
             key=public,
             role=role,
             projects=None if projects is None else list(projects),
