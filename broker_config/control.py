@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -145,15 +146,30 @@ class Control:
 
     async def agent_show(self, tenant: str, name: str) -> dict[str, Any]:
         """One row of `agent_list`. `Rejected` (agent_unknown) with the nearest name."""
-        rows = {str(row["name"]): row for row in await self.agent_list(tenant)}
-        if name not in rows:
-            raise Rejected(
-                f"Tenant {tenant} has no agent {name!r}.",
-                reason="agent_unknown",
-                field="name",
-                advice=nearest(name, sorted(rows), "agent"),
-            )
-        return rows[name]
+        try:
+            return await anext(self._family(self.trust.tenant(tenant), name))
+        except Rejected as e:
+            if e.reason != "agent_unknown":
+                raise
+        known = sorted(str(row["name"]) for row in await self.agent_list(tenant))
+        raise Rejected(
+            f"Tenant {tenant} has no agent {name!r}.",
+            reason="agent_unknown",
+            field="name",
+            advice=nearest(name, known, "agent"),
+        )
+
+    async def agent_family(self, tenant: str, name: str) -> list[dict[str, Any]]:
+        """An agent, and all below it whose time isn't over, each parent before its children."""
+        return [row async for row in self._family(self.trust.tenant(tenant), name)]
+
+    async def _family(self, tenant: Tenant, name: str) -> AsyncIterator[dict[str, Any]]:
+        cursor: int | None = 0
+        while cursor is not None:
+            page = await self._ask(AdmAgent(account=tenant.account, name=name, cursor=cursor))
+            for row in _rows(page, "agents"):
+                yield row
+            cursor = page["next"]
 
     async def agent_revoke(self, tenant: str, name: str) -> dict[str, Any]:
         """Cut the agent, and all that it delegated, within a second and for ever. What they wrote stays, attributed to them;
@@ -161,9 +177,9 @@ class Control:
         """
         async with self._changing_trust():
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
-            await self._cut(owner, agent["keys"])
+            await self._cut(owner, agent["keys"], _ends([agent]))
             done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name))
-            await self._cut_below(owner, done)
+            done["fallen"] = await self._cut_below(owner, name)
             creds = self.home.agent_creds(tenant, name)
             for path in (creds, creds.with_suffix(".pending")):
                 path.unlink(missing_ok=True)
@@ -208,7 +224,7 @@ class Control:
             if old and not keep_old:
                 await self._cut(owner, old)
                 done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name, revoked=old))
-                await self._cut_below(owner, done)
+                await self._cut_below(owner, name)
         return {**done, "key": key.public, "tenant": tenant, "creds": str(creds)}
 
     def _check_active(self, tenant: Tenant) -> None:
@@ -220,16 +236,17 @@ class Control:
                 advice=f"Resume it first: cordon tenant resume {tenant.name}",
             )
 
-    async def _cut(self, tenant: Tenant, keys: Sequence[str]) -> None:
-        """The broker first: it closes the connections of these keys at once."""
-        self.trust.revoke(tenant, keys)
+    async def _cut(self, tenant: Tenant, keys: Sequence[str], ends: Mapping[str, int] | None = None) -> None:
+        """The broker first: it closes the connections of these keys at once. `ends`: when their credentials are over anyway."""
+        self.trust.revoke(tenant, keys, ends)
         await self.push_account(self.trust.tenant_jwt(tenant))
 
-    async def _cut_below(self, tenant: Tenant, done: Mapping[str, Any]) -> None:
-        """What was delegated by the keys that were cut: the gatekeeper refuses it already, the broker closes its connections."""
-        fallen = [str(row["key"]) for row in done.get("below", ())]
+    async def _cut_below(self, tenant: Tenant, name: str) -> list[str]:
+        """Names of what keys that were cut had delegated: the gatekeeper refuses it already, now the broker closes it too."""
+        fallen = [row async for row in self._family(tenant, name) if row["state"] == "ended"]
         if fallen:
-            await self._cut(tenant, fallen)
+            await self._cut(tenant, [key for row in fallen for key in row["keys"]], _ends(fallen))
+        return [str(row["name"]) for row in fallen]
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
         known = (
@@ -337,6 +354,16 @@ async def _request(client: Client, subject: str, data: bytes, timeout_s: float) 
             reason="no_answer",
             advice="The outcome is unknown: try again.",
         ) from None
+
+
+def _ends(agents: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Key → the unix second in which its credentials are over, for those of delegated agents."""
+    return {
+        key: int(datetime.fromisoformat(row["expires_at"]).timestamp()) + 1
+        for row in agents
+        for key in row["keys"]
+        if row["expires_at"]
+    }
 
 
 def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

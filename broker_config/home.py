@@ -133,6 +133,10 @@ class Home:
         """JSON {user key: unix seconds}: what was issued to that key until then is void; `*` = to any key."""
         return self.tenant_trust(tenant) / "revoked.json"
 
+    def revocations_until(self, tenant: str) -> Path:
+        """JSON {user key: unix seconds}: from then on that key's revocation says nothing any more."""
+        return self.tenant_trust(tenant) / "revoked-until.json"
+
     @property
     def trust_lock(self) -> Path:
         """Held by whoever changes the trust tree, from the first file to the last push."""

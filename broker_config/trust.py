@@ -8,7 +8,7 @@ Who may do what: docs/wire.md, 'Keys and permissions'. A wildcard stands for a w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -221,9 +221,19 @@ class Trust:
         path = self.home.revocations(tenant)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
-    def revoke(self, tenant: Tenant, keys: Iterable[str]) -> None:
-        """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed."""
-        self._write_revocations(tenant, self.revocations(tenant.name) | dict.fromkeys(keys, self._now()))
+    def revoke(self, tenant: Tenant, keys: Iterable[str], ends: Mapping[str, int] | None = None) -> None:
+        """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed.
+
+        `ends`: keys whose credentials are over at that unix second; from then on they are left out again, for the account has
+        room for some 10,000.
+        """
+        path, now = self.home.revocations_until(tenant.name), self._now()
+        until = msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+        until |= ends or {}
+        if until:
+            write_private(path, msgspec.json.encode({k: end for k, end in until.items() if end > now}, order="sorted").decode())
+        revoked = {k: at for k, at in self.revocations(tenant.name).items() if until.get(k, now + 1) > now}
+        self._write_revocations(tenant, revoked | dict.fromkeys(keys, now))
 
     def restore(self, tenant: Tenant) -> None:
         """Lift the revocation of everybody; single keys stay revoked."""

@@ -604,7 +604,7 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     """Register, rotate, revoke or list agents of a tenant.
 
     rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
-    The answer's `below` lists the delegated agents that fell with them. `user`: the one user that it speaks for.
+    list: those that the home issued, or (`name`) that one and a page of those that it delegated. `user`: whom it speaks for.
     """
 
     action: Literal["add", "rotate", "revoke", "list"] = "list"
@@ -616,6 +616,7 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     person: str = ""
     revoked: list[str] = []
     user: str = ""
+    cursor: int = 0
 
 
 class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):

@@ -16,6 +16,7 @@ from .render import render_untrusted
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
 
+FALLEN_SHOWN: Final = 8  # delegated agents, in a sentence
 _NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
 
 
@@ -117,10 +118,14 @@ def agent_add(
     return None
 
 
-def agent_list(call: Call, tenant: TenantName) -> int | None:
-    """List a tenant's agents."""
-    rows = call.ask_control(lambda control: control.agent_list(tenant))
-    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects"))
+def agent_list(
+    call: Call,
+    tenant: TenantName,
+    below: Annotated[str, typer.Option(metavar="NAME", help="This one, and those that it delegated, instead.")] = "",
+) -> int | None:
+    """List a tenant's agents, and how many each has delegated; with --below those of one."""
+    rows = call.ask_control(lambda control: control.agent_family(tenant, below) if below else control.agent_list(tenant))
+    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects", "below"))
 
 
 def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
@@ -133,9 +138,8 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
     pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
     if row["parent"]:
         pairs |= {"delegated by": row["parent"], "until": row["expires_at"]}
-    show(
-        facts(pairs | {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "keys": " ".join(keys)})
-    )
+    rights = {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
+    show(facts(pairs | rights | {"keys": " ".join(keys)}))
     return None
 
 
@@ -167,8 +171,9 @@ def agent_rotate(
 def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
     """Cut an agent, and all that it delegated, for ever. What they wrote stays, attributed; their names are not used again."""
     done = call.ask_control(lambda control: control.agent_revoke(tenant, name))
-    below = ", ".join(row["name"] for row in done["below"])
-    with_it = f", and with it {below}" if below else ""
+    fallen = done["fallen"]
+    more = f" and {len(fallen) - FALLEN_SHOWN} more" if len(fallen) > FALLEN_SHOWN else ""
+    with_it = f", and with it {', '.join(fallen[:FALLEN_SHOWN])}{more}" if fallen else ""
     return _told(
         call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: cordon hold agent:{name} --dry-run"
     )

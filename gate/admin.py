@@ -15,6 +15,7 @@ from bus.delegation import JOINT
 from bus.errors import ConfigError
 from bus.frames import AdmAgent, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
+from bus.limits import PAGE_ITEMS_MAX
 from bus.subjects import is_key, is_token
 from gate import ids
 from gate.config import ProjectSettings, encode_settings
@@ -153,10 +154,7 @@ class Admin:
     async def _agent(self, req: AdmAgent) -> Done:
         t = self._known(req.account)
         if req.action == "list":
-            rows = [self._shown(a) for a in t.agents.all]
-            return Done(
-                request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=lambda r: str(r["name"]))}
-            )
+            return self._agents(t, req)
         if not is_token(req.name):
             raise Refused("bad_name", field="name")
         if req.action == "add" and JOINT in req.name:
@@ -166,8 +164,7 @@ class Admin:
             if agent is None:
                 raise Refused("agent_unknown", field="name")
             await self._commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
-            fallen = [{"name": a.name, "key": k} for a in agent.below(self.shard.now_ms()) for k in a.keys if self._fell(a, k)]
-            return Done(request_id=req.request_id, result={**self._shown(agent), "below": fallen}, position=t.position)
+            return Done(request_id=req.request_id, result=self._shown(agent), position=t.position)
         fits = {"key": is_key(req.key), "role": req.role in ROLES, "person": _PERSON.match(req.person)}
         fits["user"] = not req.user or is_token(req.user)
         for field, good in fits.items():
@@ -199,6 +196,21 @@ class Admin:
 
         await self._commit(t, events)
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
+
+    def _agents(self, t: Tenant, req: AdmAgent) -> Done:
+        """Those that the home issued; with a name that one and a page of those that it delegated, directly or not."""
+        if not req.name:
+            rows = [self._shown(a) for a in t.agents.all if a.parent is None]
+            return Done(request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=_by_name)})
+        agent = t.agents.by_name.get(req.name)
+        if agent is None:
+            raise Refused("agent_unknown", field="name")
+        found = [agent, *agent.below(self.shard.now_ms())]
+        end = req.cursor + PAGE_ITEMS_MAX
+        rows = [self._shown(a) for a in found[req.cursor : end]]
+        return Done(
+            request_id=req.request_id, result={"tenant": t.name, "agents": rows, "next": end if end < len(found) else None}
+        )
 
     def _rotated(self, t: Tenant, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
         """One more key, and perhaps other projects, for the same agent: its id, context, notices and idempotency keys stay."""
@@ -251,9 +263,14 @@ class Admin:
             "state": "revoked" if a.whole else "active" if any(not self._fell(a, k) for k in a.keys) else self._over(a),
             "chain": [ids.text("agt_", x) for x in a.chain],
             "parent": a.parent.name if a.parent else "",
+            "below": sum(1 for _ in a.below(self.shard.now_ms())),
             "expires_at": rfc3339(a.expires_ms) if a.expires_ms else None,
         }
 
     def _over(self, a: Agent) -> str:
         """Why no key speaks for an agent that was not revoked itself."""
         return "expired" if a.expires_ms and a.expires_ms <= self.shard.now_ms() else "ended"
+
+
+def _by_name(row: dict[str, Any]) -> str:
+    return str(row["name"])

@@ -105,16 +105,16 @@ class Delegations:
 
     @staticmethod
     def _check_room(p: Principal, now_ms: int) -> None:
-        """Every collection is bounded: the children that stand, and all that stand below one root."""
+        """Every collection is bounded: the children that stand, and all that stand below each link of the chain."""
         gateway = p.role == OWN_CONTEXT_FOR
-        most = SESSIONS_MAX if gateway else CHILDREN_MAX
-        if sum(not c.whole and c.expires_ms > now_ms for c in p.agent.children) >= most:
-            raise Refused("over_quota", field="children", limit=most)
-        top = p.agent
-        while top.parent is not None and top.parent.role != OWN_CONTEXT_FOR:
-            top = top.parent
-        if not gateway and sum(1 for _ in top.below(now_ms)) >= DESCENDANTS_MAX:
-            raise Refused("over_quota", field="descendants", limit=DESCENDANTS_MAX)
+        if not gateway and sum(not c.whole and c.expires_ms > now_ms for c in p.agent.children) >= CHILDREN_MAX:
+            raise Refused("over_quota", field="children", limit=CHILDREN_MAX)
+        link: Agent | None = p.agent
+        while link is not None:
+            most = SESSIONS_MAX if link.role == OWN_CONTEXT_FOR else DESCENDANTS_MAX
+            if sum(1 for _ in link.below(now_ms)) >= most:
+                raise Refused("over_quota", field="descendants", limit=most)
+            link = link.parent
 
     # --- the issuer -------------------------------------------------------------------------------
     async def _signed(self, p: Principal, wish: Delegate, jwt: str, name: str, grant: Grant, signer: str) -> str:

@@ -78,7 +78,7 @@ class Shard:
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox
-        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, now_ms)
+        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
         self.index = IndexThread(loop, self._idle)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)

@@ -89,6 +89,7 @@ class Agents:
         self.by_key: dict[str, Agent] = {}
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
 
     def issue(self, e: AgentIssued) -> Agent:
         """Apply agent_issued: a new agent, or (known id) a new key and projects of the same one."""
@@ -111,13 +112,16 @@ class Agents:
         if parent.role != OWN_CONTEXT_FOR:
             agent.root = parent.root
         agent.expires_ms, agent.user = e.expires, e.user
-        agent.bounds = Bounds(
-            e.role, frozenset(e.projects), frozenset(e.verbs), frozenset(e.tools), e.clearance, e.ceiling, e.user
-        )
+        projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
+        agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)
         parent.children = [c for c in parent.children if not c.whole and c.expires_ms > e.ms]
         parent.children.append(agent)
         self.by_key[e.key] = agent
         return agent
+
+    def _same(self, names: frozenset[str]) -> frozenset[str]:
+        """One object for equal sets: a gateway's sessions have the same."""
+        return self._sets.setdefault(names, names)
 
     def _added(self, agent: Agent) -> Agent:
         agent.root = agent.number
