@@ -83,9 +83,11 @@ def test_without_its_issuer_a_home_serves_and_delegates_again_when_it_is_back(wo
             stopped = world.pid("issuer")
             os.kill(stopped, signal.SIGSTOP)
             try:
-                async with bus.connect(world.home.url, world.creds(f"chief-{name}"), timing=QUICK) as memory:
-                    with pytest.raises(Unavailable):
+                patient = bus.Timing(request_s=3.0, deadline_s=4.0)
+                async with bus.connect(world.home.url, world.creds(f"chief-{name}"), timing=patient) as memory:
+                    with pytest.raises(Unavailable) as away:
                         await memory.delegate("kid")
+                    assert away.value.reason == "issuer_unreachable"
                     assert (await memory.write("The home serves on")).state == "active"
             finally:
                 os.kill(stopped, signal.SIGCONT)
