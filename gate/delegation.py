@@ -52,8 +52,9 @@ class Delegations:
         known = self._known(p, wish.key, name, grant, now_ms)
         if known is None:
             self._check_room(p, now_ms)
-            if self.shard.rates and not p.agent.delegations.take():
-                raise Refused("over_quota", field="delegations_per_second", limit=int(p.agent.delegations.limit.per_s))
+            for link in p.agent.links() if self.shard.rates else ():
+                if not link.delegations.take():
+                    raise Refused("over_quota", field="delegations_per_second", limit=int(link.delegations.limit.per_s))
         else:
             grant = dataclasses.replace(grant, expires_at=known.expires_ms // 1000)
         signed = await self._signed(p, wish, jwt, name, grant, signer)
@@ -109,12 +110,10 @@ class Delegations:
         gateway = p.role == OWN_CONTEXT_FOR
         if not gateway and sum(not c.whole and c.expires_ms > now_ms for c in p.agent.children) >= CHILDREN_MAX:
             raise Refused("over_quota", field="children", limit=CHILDREN_MAX)
-        link: Agent | None = p.agent
-        while link is not None:
+        for link in p.agent.links():
             most = SESSIONS_MAX if link.role == OWN_CONTEXT_FOR else DESCENDANTS_MAX
             if sum(1 for _ in link.below(now_ms)) >= most:
                 raise Refused("over_quota", field="descendants", limit=most)
-            link = link.parent
 
     # --- the issuer -------------------------------------------------------------------------------
     async def _signed(self, p: Principal, wish: Delegate, jwt: str, name: str, grant: Grant, signer: str) -> str:

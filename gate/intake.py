@@ -271,7 +271,12 @@ class Intake:
         a.filters = {k: frozenset(v) for k, v in q.filters.items()}
 
     async def _delegate(self, p: Principal, req: Delegate, m: Msg) -> None:
-        self.shard.send(m.reply, frames.encode(await self.shard.delegations.answer(p, req, presented_jwt(m.headers))))
+        try:
+            answer = await self.shard.delegations.answer(p, req, presented_jwt(m.headers))
+        except Refused as e:
+            self.shard.audit_refusal(p, "delegate", e.code)
+            raise
+        self.shard.send(m.reply, frames.encode(answer))
 
     # --- notices ----------------------------------------------------------------------------------
     def _synced(self, p: Principal, request_id: str) -> Synced:

@@ -202,7 +202,13 @@ class Operators:
             "trust_effective": int(c.eff[s]) / 1000,
             "trust_floor": e.floor / 1000,
             "classification": CLASSIFICATIONS[e.class_],
-            "actor": {"id": agent.text, "name": agent.name, "key": e.key, "role": e.role},
+            "actor": {
+                "id": agent.text,
+                "name": agent.name,
+                "key": e.key,
+                "role": e.role,
+                "chain": [ids.text("agt_", x) for x in e.chain],
+            },
             "written_at": rfc3339(e.ms),
             "sourceless": e.nosrc,
             "holds": list(e.holds),
@@ -371,7 +377,10 @@ def _served_sentence(served: int, decided: int) -> str:
 def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
     """What happened to this memory, as a person would say it. No agent text in it."""
     agent = facts["actor"]["name"]
-    out = [f"Agent {agent} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
+    above = "".join(f", delegated by {t.agents.by_id[x].name}" for x in reversed(e.chain))
+    out = [
+        f"Agent {agent}{above + ',' if above else ''} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."
+    ]
     if e.edges:
         kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))

@@ -45,7 +45,9 @@ async def find_sources(shard: Shard, p: Principal, selector: Iterable[str]) -> S
 
 
 def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]:
-    """tenant_seqs that a selector names now: ids, agent:NAME, run:LABEL, source:URI. Only in this operator's projects."""
+    """tenant_seqs that a selector names now: ids, agent:NAME (and all that it ever delegated), run:LABEL, source:URI. Only in
+    this operator's projects.
+    """
     t, c = p.tenant, p.tenant.columns
     found: set[int] = set()
     n = c.n
@@ -53,7 +55,8 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
         kind, _, value = term.partition(":")
         if kind == "agent" and value:
             agent = known_agent(p, value)
-            found |= set(np.flatnonzero((c.actor[:n] == agent.number) & (c.kind[:n] >= 0)).tolist())
+            family = [agent.number, *(a.number for a in t.agents.all if agent.id in a.chain)]
+            found |= set(np.flatnonzero(np.isin(c.actor[:n], family) & (c.kind[:n] >= 0)).tolist())
         elif kind == "run" and value:
             run = int.from_bytes(t.label_hash(value), "big", signed=True)
             found |= set(np.flatnonzero((c.run[:n] == run) & (c.kind[:n] >= 0)).tolist())

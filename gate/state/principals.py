@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
-from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, Bucket
+from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
 
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
 
@@ -49,12 +49,20 @@ class Agent:
     in_flight: int = 0
     writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
     reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
-    delegations: Bucket = field(default_factory=lambda: Bucket(DELEGATIONS))
+    delegations: Bucket = field(init=False)
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
     def __post_init__(self) -> None:
         self.text = ids.text("agt_", self.id)
+        self.delegations = Bucket(SESSIONS if self.role == OWN_CONTEXT_FOR else DELEGATIONS)
+
+    def links(self) -> Iterator[Agent]:
+        """Itself, and who is above it, the root last."""
+        link: Agent | None = self
+        while link is not None:
+            yield link
+            link = link.parent
 
     def stands(self, key: str, now_ms: int) -> bool:
         """Whether its own `key` still speaks for it: neither that, nor it, nor a link above was revoked or is over."""

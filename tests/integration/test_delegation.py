@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
+from broker_config.home import Home
+from broker_config.processes import spawn, stop_child
 from bus.errors import CordonError, Denied, Unavailable
 
 from .rooms import room
@@ -130,9 +135,15 @@ def test_a_childs_time_ends_it_within_a_second(shared_world: World) -> None:
 
 
 @pytest.mark.slow
-def test_an_issuer_that_keeps_dying_is_left_alone_and_the_home_serves_on(world: World) -> None:
-    """The last of this file: the home has no issuer afterwards."""
-    world.home.core_creds("issuer").write_text("damaged")
+def test_an_issuer_that_keeps_dying_is_left_alone_and_the_home_serves_on(world: World, tmp_path: Path) -> None:
+    """And one that runs elsewhere, from the least that it needs, takes over. The last of this file: the home's own is gone."""
+    creds, elsewhere = world.home.core_creds("issuer"), Home(tmp_path / "elsewhere")
+    for path in (world.home.config, world.home.registry, world.home.operator_jwt, creds):
+        copy = elsewhere.path / path.relative_to(world.home.path)
+        copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copy(path, copy)
+    shutil.copytree(world.home.trust / "issuer", elsewhere.trust / "issuer")
+    creds.write_text("damaged")
 
     async def scenario() -> None:
         def given_up() -> bool:
@@ -146,5 +157,14 @@ def test_an_issuer_that_keeps_dying_is_left_alone_and_the_home_serves_on(world: 
             assert status is not None
             assert (status.state, "issuer" in status.pids) == ("ready", False)
             assert (await m["chief"].write("The home serves on")).state == "active"
+            child = spawn(
+                [sys.executable, "-m", "broker_config.issuer_process", "--home", str(elsewhere.path)],
+                tmp_path / "issuer.log",
+                {"CORDON_URL": world.home.url},
+            )
+            try:
+                assert (await m["chief"].delegate("kid")).said.role == "agent"
+            finally:
+                stop_child(child, 5.0)
 
     asyncio.run(scenario())

@@ -72,6 +72,24 @@ def test_what_a_child_reads_marks_what_its_parent_writes(arena: Arena) -> None:
     asyncio.run(scenario())
 
 
+def test_an_operator_holds_an_agent_with_all_that_it_delegated_and_sees_by_whom(arena: Arena) -> None:
+    async def scenario() -> None:
+        async with arena.agent("writer") as parent, arena.agent("other") as other, arena.operator() as desk:
+            child = await parent.delegate("helper", verbs=["write"])
+            mine, theirs = await parent.write(KEYS), await other.write("Lunch is at noon")
+            async with arena.child(child.creds) as helper:
+                note = await helper.write("Another note on the harbour")
+            plan = await desk.plan(f"agent:{arena.named('writer')}")
+            assert {m.id for m in plan.members} == {mine.id, note.id}
+            assert {m.id for m in (await desk.plan(f"agent:{child.name}")).members} == {note.id}
+            assert {m.id for m in (await desk.plan(f"agent:{arena.named('other')}")).members} == {theirs.id}
+            why = await desk.why(note.id)
+            assert why.facts["actor"]["chain"] == [mine.actor.id]
+            assert f"{child.name}, delegated by {arena.named('writer')}, wrote it" in why.sentences[0]
+
+    asyncio.run(scenario())
+
+
 def test_users_of_a_gateway_have_a_context_each(arena: Arena) -> None:
     async def scenario() -> None:
         async with arena.agent("gateway", role="user_gateway") as gateway, arena.agent("page", role="ingest") as page:
