@@ -378,9 +378,8 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
     """What happened to this memory, as a person would say it. No agent text in it."""
     agent = facts["actor"]["name"]
     above = "".join(f", delegated by {t.agents.by_id[x].name}" for x in reversed(e.chain))
-    out = [
-        f"Agent {agent}{above + ',' if above else ''} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."
-    ]
+    who = f"{agent}{above}," if above else agent
+    out = [f"Agent {who} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
     if e.edges:
         kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
