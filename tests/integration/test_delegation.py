@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -117,8 +117,8 @@ def test_a_childs_time_ends_it_within_a_second(shared_world: World) -> None:
             ends = served = time.time() + 2
             async with connected(world, child.creds, QUICK) as memory:
                 assert (await memory.write("Still here")).state == "active"
-                with pytest.raises(CordonError):
-                    while time.time() < ends + 10 * CUT_S:
+                with suppress(CordonError):
+                    while served < ends + CUT_S:
                         await memory.query("anything")
                         served = time.time()
             assert served < ends + CUT_S
