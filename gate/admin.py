@@ -13,7 +13,7 @@ import msgspec
 
 from bus.delegation import JOINT
 from bus.errors import ConfigError
-from bus.frames import AdmAgent, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
+from bus.frames import AdmAgent, AdmErased, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
 from bus.limits import PAGE_ITEMS_MAX
 from bus.subjects import is_key, is_token
@@ -45,6 +45,8 @@ class Admin:
                 return Done(request_id=req.request_id, result=self.shard.status())
             case AdmVerify():
                 return Done(request_id=req.request_id, result=await self.shard.verify())
+            case AdmErased():
+                return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done))
             case AdmRegistry():
                 return self._registry(req)
             case AdmTenant():

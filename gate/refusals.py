@@ -157,6 +157,29 @@ TABLE: dict[str, Wording] = {
     ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "key_taken": Wording("conflict", "This key belongs to an agent already.", "Make a new key pair for each child."),
+    "erased_already": Wording("conflict", "All of it is erased already.", "See the receipt: `cordon erasure list`."),
+    "erasure_contested": Wording(
+        "conflict",
+        "An open case or a legal hold has some of these memories.",
+        "Another person must agree within 60 minutes: `cordon erase --agree ID`, with the id in `detail.request`.",
+    ),
+    "erasure_request_unknown": Wording(
+        "conflict", "This request is unknown, used or older than 60 minutes.", "Ask for the erasure again."
+    ),
+    "second_person_needed": Wording(
+        "denied", "Who agrees must be another person than who asked.", "Use an operator's credential of somebody else."
+    ),
+    "person_missing": Wording(
+        "denied",
+        "This credential doesn't say which person holds it.",
+        "Use one made with `cordon agent add … --role operator --person NAME`.",
+    ),
+    "erasure_unknown": Wording("rejected", "There is no such erasure.", "List them with `cordon erasure list`."),
+    "legal_hold_unknown": Wording("rejected", "There is no such legal hold.", "List them with `cordon legal-hold list`."),
+    "legal_hold_lifted": Wording("conflict", "This legal hold is lifted already.", "Place a new one if it is needed."),
+    "legal_hold_of_another": Wording(
+        "denied", "A legal hold is lifted by the person who placed it.", "Ask that person: `cordon legal-hold list` names them."
+    ),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state
     "event_too_large": Wording(

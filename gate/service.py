@@ -164,6 +164,7 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
                 ("sequencer", shard.sequencer.run()),
                 ("asks", shard.recalls.run_asks()),
                 ("records", shard.recalls.run_records()),
+                ("erasures", shard.erasures.run()),
                 ("housekeeping", housekeeping(shard, nc)),
             )
         ]

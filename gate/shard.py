@@ -19,6 +19,8 @@ from gate.admin import Admin
 from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
 from gate.delegation import Delegations
+from gate.erasure.requests import Requests
+from gate.erasure.stores import Erasures
 from gate.event_rows import EventRows
 from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
@@ -84,6 +86,8 @@ class Shard:
         self.writes = Writes(self)
         self.recalls = Recalls(self)
         self.holds = Holds(self)
+        self.erasures = Erasures(self)
+        self.erasing = Requests(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
         self.delegations = Delegations(self)
@@ -96,6 +100,7 @@ class Shard:
         self.started = time.monotonic()
         self.replayed: dict[str, float] = {}
         self.ledger_share = 0.0
+        self.ledger_replicas = 1
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
 
     @property

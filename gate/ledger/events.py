@@ -248,6 +248,49 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
+class MemoryErased(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_erased"):
+    """The text of these memories is gone from here on; their meta, edges and attribution stay.
+
+    `deltas` as in CasePart. `derived`: how many of them only derive from what was named. `second`, `second_agent`: who agreed,
+    where an open case or a legal hold had one of them.
+    """
+
+    erasure: bytes
+    agent: bytes
+    person: str = ""
+    second: str = ""
+    second_agent: bytes = b""
+    count: int
+    deltas: bytes
+    derived: int = 0
+    body: bytes = b""  # NoteBody
+
+
+class ErasureDone(Event, frozen=True, kw_only=True, omit_defaults=True, tag="erasure_done"):
+    """Every store in reach has been seen to be without the text. `stores`: what was cleaned in each, by name."""
+
+    erasure: bytes
+    stores: dict[str, int] = {}
+
+
+class LegalHoldPlaced(Event, frozen=True, kw_only=True, omit_defaults=True, tag="legal_hold_placed"):
+    """These memories are not to be erased by one person alone; they are read as before. `deltas` as in CasePart."""
+
+    hold: bytes
+    agent: bytes
+    person: str
+    count: int
+    deltas: bytes
+    body: bytes = b""  # NoteBody
+
+
+class LegalHoldLifted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="legal_hold_lifted"):
+    hold: bytes
+    agent: bytes
+    person: str
+    body: bytes = b""  # NoteBody
+
+
 AnyEvent = (
     MemoryWritten
     | MemoryReviewed
@@ -265,6 +308,10 @@ AnyEvent = (
     | TenantChanged
     | PolicyChanged
     | LedgerAccepted
+    | MemoryErased
+    | ErasureDone
+    | LegalHoldPlaced
+    | LegalHoldLifted
 )
 
 
