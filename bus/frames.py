@@ -733,9 +733,10 @@ class AdmVerify(Frame, frozen=True, kw_only=True, tag="adm_verify"):
 
 
 class AdmErased(Frame, frozen=True, kw_only=True, tag="adm_erased"):
-    """The janitor asks for blocks to strip, and tells which ones are done. Answered late when there are none."""
+    """The janitor asks for blocks to strip, and tells which are done and what went wrong. Answered late when there are none."""
 
     done: list[int] = []
+    trouble: str = ""
 
 
 class Done(Answer, frozen=True, kw_only=True, tag="done"):

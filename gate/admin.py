@@ -46,7 +46,7 @@ class Admin:
             case AdmVerify():
                 return Done(request_id=req.request_id, result=await self.shard.verify())
             case AdmErased():
-                return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done))
+                return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done, req.trouble))
             case AdmRegistry():
                 return self._registry(req)
             case AdmTenant():

@@ -230,7 +230,7 @@ class Requests:
             derived=e.derived,
             elsewhere=len(e.members) - len(seen),
             stores=_stores(e),
-            pending=[] if e.done_ms else _pending(e),
+            pending=[] if e.done_ms else self.shard.erasures.pending(e),
             out_of_reach=self._out_of_reach(),
             erased_at=rfc3339(e.ms),
             done_at=rfc3339(e.done_ms) if e.done_ms else None,
@@ -366,11 +366,3 @@ def _stores(e: state.Erasure) -> list[Store]:
         Store(name=n, count=e.stores.get(n, 0), state="done" if n in done else "pending", note=note) for n, note in STORES.items()
     ]
     return [*lines, *(Store(name=n, state="no_text", note=note) for n, note in WITHOUT_TEXT.items())]
-
-
-def _pending(e: state.Erasure) -> list[str]:
-    """What is still to be done, for people."""
-    left = [] if e.purged else ["this gatekeeper's stores"]
-    left += [f"{len(e.blocks)} block{'' if len(e.blocks) == 1 else 's'} of the ledger wait for the janitor"] if e.blocks else []
-    left += [f"tried again: {e.trouble}"] if e.trouble else []
-    return left or ["its last entry in the ledger"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,8 @@ CHUNK_MEMORIES: Final = 32  # of a call of the index thread: a few milliseconds,
 WORK_BLOCKS_MAX: Final = 64  # of one answer to the janitor
 WORK_WAIT_S: Final = 10.0  # a janitor that finds nothing to do is answered after so long
 RETRY_S: Final = 1.0
+JANITOR_SILENT_S: Final = 30.0
+TROUBLE_CHARS_MAX: Final = 200
 
 # Stores as a receipt lists them, and what is done there. The counts of the last three are blocks and files, else memories.
 STORES: Final = {
@@ -62,6 +65,8 @@ class Erasures:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.wake = asyncio.Event()
+        self.janitor_asked = 0.0  # seconds of the monotonic clock; 0 = never
+        self.janitor_trouble = ""  # its last word about a block that it couldn't strip
         self._todo = asyncio.Event()  # there is something for the janitor
         self._changed = asyncio.Event()  # some erasure got on
 
@@ -135,12 +140,27 @@ class Erasures:
             "set_aside": aside + was.get("set_aside", 0), "vector_files": vectors + was.get("vector_files", 0),
         }  # fmt: skip
 
+    def pending(self, erasure: Erasure) -> list[str]:
+        """What is still to be done, for people."""
+        left = [] if erasure.purged else ["this gatekeeper's stores"]
+        if erasure.blocks:
+            n = len(erasure.blocks)
+            left.append(f"{n} block{'' if n == 1 else 's'} of the ledger wait for the janitor")
+            if time.monotonic() - self.janitor_asked > JANITOR_SILENT_S:
+                left.append("the janitor doesn't ask for work: see `cordon status` and its log")
+            elif self.janitor_trouble:
+                left.append(f"the janitor says: {self.janitor_trouble}")
+        if erasure.trouble:
+            left.append(f"tried again: {erasure.trouble}")
+        return left or ["its last entry in the ledger"]
+
     # --- the janitor's part ---------------------------------------------------------------------------
-    async def work(self, done: list[int]) -> dict[str, Any]:
+    async def work(self, done: list[int], trouble: str = "") -> dict[str, Any]:
         """Take note of blocks that the janitor has stripped, and answer {blocks: [{block, only: {account: [seq…]}}…]}.
 
         Waits a while when there is nothing.
         """
+        self.janitor_asked, self.janitor_trouble = time.monotonic(), trouble[:TROUBLE_CHARS_MAX]
         await self._look_at(done)
         self._todo.clear()
         blocks = self._waiting()
