@@ -18,7 +18,7 @@ from .processes import is_ours
 State = Literal["starting", "ready", "degraded", "stopped"]
 RESTART: Final = "`cordon down`, then `cordon up --detach`"
 SERVING: Final = ("supervisor", "broker", "gatekeeper")  # without one of these nobody is served
-PROCESSES: Final = (*SERVING, "issuer")
+PROCESSES: Final = (*SERVING, "issuer", "janitor")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

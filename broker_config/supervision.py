@@ -78,8 +78,12 @@ def issuer_command(home: Home) -> list[str]:
     return [sys.executable, "-P", "-m", "broker_config.issuer_process", "--home", str(home.path)]
 
 
+def janitor_command(home: Home, shard: int = 0) -> list[str]:
+    return [sys.executable, "-P", "-m", "gate.janitor", "--home", str(home.path), "--shard", str(shard)]
+
+
 # What runs beside, with a key of its own: the home serves without it.
-BESIDE: Final[dict[str, Callable[[Home], list[str]]]] = {"issuer": issuer_command}
+BESIDE: Final[dict[str, Callable[[Home], list[str]]]] = {"issuer": issuer_command, "janitor": janitor_command}
 _STARTED: Final = ("broker", "gatekeeper", *BESIDE)  # in this order
 
 
