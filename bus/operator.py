@@ -7,8 +7,8 @@
         await desk.release(case.case, "false alarm")
 
 Invariants: a change (apply, hold_now, release, review, close_context, erase, a legal hold) is sent again only if the broker
-proves that nobody got it, so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` or `erasures()`
-tells what happened. Paged answers come whole.
+proves that nobody got it, so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` or
+`erasures()` tells what happened. Paged answers come whole.
 """
 
 from __future__ import annotations

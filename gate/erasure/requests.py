@@ -83,11 +83,11 @@ class Requests:
         """A plan (dry run), a request that needs nobody else, or the second person's yes to one that does."""
         if req.agree:
             return await self._agree(p, req)
+        if not req.dry_run and not req.message.strip():
+            raise Refused("message_missing", field="message")
         chosen = await self._chosen(p, req)
         if req.dry_run:
             return self._planned(p, chosen, req.request_id)
-        if not req.message.strip():
-            raise Refused("message_missing", field="message")
         if len(chosen.members) > ERASE_MAX:
             raise Refused("too_long", field="selector", limit=ERASE_MAX)
         asked = Asked(chosen.members, chosen.derived, p.agent.id, p.rights.person, req.message)
