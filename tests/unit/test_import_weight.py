@@ -12,8 +12,8 @@ HEAVY = ("torch", "duckdb", "hnswlib", "numpy", "model2vec", "safetensors", "typ
 OURS = ("gate", "broker_config", "cli", "cordon_cli", "agents_demo")
 NAMES = [
     "Actor", "Case", "Child", "Closed", "ConfigError", "Conflict", "ContextAnswer", "CordonError", "DeadlineExceeded", "Denied",
-    "Desk", "Draft", "Edge", "Feed", "FrameTooLarge", "Item", "MalformedFrame", "Member", "Memory", "MemoryBus",
-    "Notice", "Plan", "Query", "Recall", "Receipt", "Rejected", "Stats", "Synced", "Timing", "TraceAnswer",
+    "Desk", "Draft", "Edge", "Erasure", "Feed", "FrameTooLarge", "Item", "LegalHold", "MalformedFrame", "Member", "Memory",
+    "MemoryBus", "Notice", "Plan", "Query", "Recall", "Receipt", "Rejected", "Stats", "Store", "Synced", "Timing", "TraceAnswer",
     "Unavailable", "WhyAnswer", "WireError", "WriteRejected", "connect", "connect_operator",
 ]  # fmt: skip
 
