@@ -269,6 +269,7 @@ class Shard:
             "uptime_s": round(time.monotonic() - self.started, 1),
             "replayed": self.replayed,
             "ledger_full_share": round(self.ledger_share, 4),
+            "erasing": len(self.erasures.open()),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,
             "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",

@@ -54,7 +54,7 @@ STORES: Final = {
 WITHOUT_TEXT: Final = {
     "lineage_store": "holds no text: ids, labels and edges stay",
     "reads": "holds no text: who was served which id stays",
-    "plans": "hold ids alone",
+    "plans": "hold ids, and the reasons that operators gave",
     "feeds_and_notices": "carry ids alone",
 }
 
