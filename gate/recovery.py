@@ -223,13 +223,24 @@ class Recovery:
         if isinstance(event, E.MemoryErased):
             members = self.shard.tenants[account].erasures[event.erasure].members.tolist()
             self.bare.difference_update((account, s) for s in members)
+        elif isinstance(event, E.LedgerAccepted):
+            self._accept_bare(account, event.ms)
         elif isinstance(event, E.MemoryWritten) and body is None:
             self.bare.add((account, seq))
         elif body is None and _has_body(event):
             raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
 
+    def _accept_bare(self, account: str, ms: int) -> None:
+        """A lost tail may have named them: who accepts that it is lost accepts them as erased."""
+        gone = {s for tenant, s in self.bare if tenant == account}
+        self.shard.tenants[account].columns.erased[list(gone)] = ms
+        self.bare.difference_update((account, s) for s in gone)
+
     async def _forget_erased(self) -> None:
         """Before anything is served: what was erased is in no store, whatever a kill or an old file has left there."""
+        if self.accepting:
+            for account in self.shard.tenants:
+                self._accept_bare(account, self.shard.now_ms())
         if self.bare:
             account, seq = min(self.bare)
             raise LedgerCorrupt(f"the text of memory {seq} of tenant {account} is gone, and no erasure names it.")

@@ -99,8 +99,8 @@ class Gatekeeper:
             async with anyio.create_task_group() as tasks:
                 for pump in (shard.writes, shard.sequencer):
                     tasks.start_soon(pump.run)
-                for recalls in (shard.recalls.run_asks, shard.recalls.run_records):
-                    tasks.start_soon(recalls)
+                for run in (shard.recalls.run_asks, shard.recalls.run_records, shard.erasures.run):
+                    tasks.start_soon(run)
                 tasks.start_soon(self._serve, inbound)
                 tasks.start_soon(self._fail)
                 await self._add_tenant()

@@ -176,9 +176,9 @@ class Erasures:
         return sorted({b for _, e in self.open() for b in e.blocks})[:WORK_BLOCKS_MAX]
 
     def _erased_in(self, block: int) -> dict[str, list[int]]:
-        """By account the tenant_seqs in a block whose text is erased, by whichever erasure."""
+        """By account the tenant_seqs in a block whose text is erased. Of what was done before, no copy has a body any more."""
         found = {}
-        for t in self.shard.tenants.values():
+        for t in dict.fromkeys(t for t, _ in self.open()):
             at = t.columns.at
             seqs = [s for s in t.blocks.span(block, t.columns.n) if at.erased[s]]
             if seqs:

@@ -66,17 +66,16 @@ from gate.projections.catalog import Catalog
 from gate.service import run
 around(Requests, "_carry_out", before="before the event")
 around(Committer, "append", after="event appended, not applied", when=lambda _, data: b"memory_erased" in data)
-around(stores.Erasures, "purge", before="before any store", after="all stores of the gatekeeper")
 around(Catalog, "erase", before="out of postings and vectors", after="out of the catalog")
 around(Catalog, "scrub", after="out of the catalog's log")
 around(stores.Erasures, "_look_at", before="the janitor tells", when=lambda _, done: bool(done))
-around(stores.Erasures, "_finish", before="all looked at", after="done appended")
+around(stores.Erasures, "_finish", after="done appended")
 sys.exit(run(home, 0, "serve", None))
 """
 )
 GATEKEEPER_STEPS = (
-    "before the event", "event appended, not applied", "before any store", "out of postings and vectors", "out of the catalog",
-    "out of the catalog's log", "all stores of the gatekeeper", "the janitor tells", "all looked at", "done appended",
+    "before the event", "event appended, not applied", "out of postings and vectors", "out of the catalog",
+    "out of the catalog's log", "the janitor tells", "done appended",
 )  # fmt: skip
 IMPATIENT = bus.Timing(request_s=1.0, deadline_s=1.5)
 STEPS_PER_START = 4  # at five deaths within a minute the supervisor gives up
@@ -148,8 +147,9 @@ async def _killed_gatekeeper(world: World, step: str, mark: str) -> None:
         await done(desk, erasures[0])
         assert found(world.home.path, mark) == set(), step
         assert len(await desk.erasures()) == before + 1, "the event is there once"
-        async with Control(world.home) as control:
-            assert (await control.verify())["findings"] == [], step
+        if step == GATEKEEPER_STEPS[-1]:
+            async with Control(world.home) as control:
+                assert (await control.verify())["findings"] == []
 
 
 @pytest.fixture
