@@ -245,6 +245,10 @@ class Recovery:
             account, seq = min(self.bare)
             raise LedgerCorrupt(f"the text of memory {seq} of tenant {account} is gone, and no erasure names it.")
         for t in self.shard.tenants.values():
+            emptied = [s for s in sorted(self.blank[t.account]) if not t.columns.at.erased[s]]
+            if emptied:
+                path = self.shard.paths.catalog(t.account)
+                raise ProjectionUnusable(path, "damaged", f"memory {emptied[0]} has no text there, and no erasure names it")
             for erasure in t.erasures.values():
                 await self.shard.erasures.purge(t, erasure)
 

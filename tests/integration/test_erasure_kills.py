@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -290,6 +291,27 @@ def test_text_that_is_gone_without_an_erasure_stops_the_shard(paused: World) -> 
     asyncio.run(strip_in_silence())
 
 
-def _refused(world: World) -> bool:
+@pytest.mark.slow
+def test_a_catalog_whose_text_was_emptied_by_another_hand_is_not_served(paused: World) -> None:
+    world = paused
+
+    async def empty() -> None:
+        await world.add("w")
+        async with world.agent("w") as writer:
+            await writer.write("the bearing of the lighthouse")
+        (catalog,) = world.home.shard(0).glob("tenants/*/catalog.sqlite")
+        await until(lambda: _emptied(catalog) == 1, "the catalog's commit")
+        os.kill(world.pid("gatekeeper"), signal.SIGKILL)
+        await until(lambda: _refused(world, "damaged"), "the gatekeeper's refusal", UP_S)
+
+    asyncio.run(empty())
+
+
+def _emptied(catalog: Path) -> int:
+    with sqlite3.connect(catalog, timeout=5) as db:
+        return db.execute("UPDATE memory SET content = '' WHERE content != ''").rowcount
+
+
+def _refused(world: World, reason: str = "ledger_corrupt") -> bool:
     status = supervisor.read_status(world.home)
-    return status is not None and status.error is not None and status.error.reason == "ledger_corrupt"
+    return status is not None and status.error is not None and status.error.reason == reason
