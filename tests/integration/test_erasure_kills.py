@@ -19,7 +19,6 @@ import pytest
 
 import bus
 from broker_config import supervisor
-from broker_config.control import Control
 from gate.ledger import erased
 from gate.ledger.block import decode
 from gate.ledger.chain import Heads
@@ -27,7 +26,7 @@ from gate.ledger.jetstream import stored
 from gate.ledger.replay import read_blocks
 
 from .stored import core_client
-from .test_erasure import done, found
+from .test_erasure import done, findings, found
 from .world import UP_S, World, running, until
 
 _AROUND = """
@@ -149,8 +148,7 @@ async def _killed_gatekeeper(world: World, step: str, mark: str) -> None:
         assert found(world.home.path, mark) == set(), step
         assert len(await desk.erasures()) == before + 1, "the event is there once"
         if step == GATEKEEPER_STEPS[-1]:
-            async with Control(world.home) as control:
-                assert (await control.verify())["findings"] == []
+            assert await findings(world.home) == []
 
 
 @pytest.fixture
@@ -237,8 +235,7 @@ def test_a_janitor_that_is_killed_at_any_step_loses_no_block_and_the_next_one_fi
                 assert found(world.home.path, mark) == set(), step
                 async with core_client(world.home) as nc:
                     assert len(await erased.copies(nc, 0, block)) == 1
-        async with Control(world.home) as control:
-            assert (await control.verify())["findings"] == []
+        assert await findings(world.home) == []
 
     asyncio.run(scenario())
 
@@ -258,8 +255,7 @@ def test_two_janitors_at_once_do_no_harm(paused: World) -> None:
                 for erasure in started:
                     await done(desk, erasure)
                 assert [found(world.home.path, mark) for mark in marks] == [set()] * 3
-        async with Control(world.home) as control:
-            assert (await control.verify())["findings"] == []
+        assert await findings(world.home) == []
 
     asyncio.run(scenario())
 
@@ -282,9 +278,7 @@ def test_text_that_is_gone_without_an_erasure_stops_the_shard(paused: World) -> 
             assert data is not None
             await nc.jetstream().publish(f"erased.0.{block}", strip(data))
             await nc.jetstream().delete_msg("LEDGER_0", block)
-        async with Control(home) as control:
-            findings = (await control.verify())["findings"]
-        assert any("no erasure names it" in finding for finding in findings)
+        assert any("no erasure names it" in finding for finding in await findings(home))
         os.kill(world.pid("gatekeeper"), signal.SIGKILL)
         await until(lambda: _refused(world), "the gatekeeper's refusal", UP_S)
 
