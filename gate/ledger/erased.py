@@ -6,10 +6,12 @@ no moment without any (the stream would drop an older message of the same name b
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
 
+from .errors import LedgerWentBack
 from .jetstream import last_of
 from .replay import Missing
 
@@ -36,10 +38,11 @@ def subjects(shard: int, block: int) -> list[str]:
 async def copies(nc: Client, shard: int, block: int) -> list[Copy]:
     """The copies of a block, newest first; [] if nothing of it was erased. `Unanswered` if the broker doesn't tell."""
     found = []
-    for subject in subjects(shard, block):
-        message = await last_of(nc, stream(shard), subject)
-        if message is not None:
-            found.append(Copy(subject, *message))
+    with suppress(LedgerWentBack):  # no such stream: nothing stands for a block then (`up` says that the stream is missing)
+        for subject in subjects(shard, block):
+            message = await last_of(nc, stream(shard), subject)
+            if message is not None:
+                found.append(Copy(subject, *message))
     return sorted(found, key=lambda copy: -copy.seq)
 
 
