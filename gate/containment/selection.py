@@ -48,8 +48,8 @@ async def find_sources(shard: Shard, p: Principal, selector: Iterable[str]) -> S
 
 
 def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]:
-    """tenant_seqs that a selector names now: ids, agent:NAME (and all that it ever delegated), user:ID, run:LABEL, source:URI. Only
-    in this operator's projects.
+    """tenant_seqs that a selector names now: ids, agent:NAME (and all that it ever delegated), user:ID, run:LABEL, source:URI.
+    Only in this operator's projects.
     """
     t, c = p.tenant, p.tenant.columns
     found: set[int] = set()
