@@ -142,7 +142,7 @@ class _Mentions:
 
     def weights(self, n: int) -> npt.NDArray[np.float64]:
         """Of each of `n` rows the sum of its terms' weights."""
-        return np.bincount(self.rows, np.repeat(self._weights, self._lengths), n)
+        return np.asarray(np.bincount(self.rows, np.repeat(self._weights, self._lengths), n), np.float64)
 
 
 class _Shared(NamedTuple):
