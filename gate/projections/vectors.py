@@ -205,8 +205,8 @@ class HnswVectors:
 class ProjectVectors:
     """Exact up to a size, then HNSW for the indexed rows and a scan for the rest. `add` never waits for indexing.
 
-    The owner calls `catch_up` when it has time; until then the rows that aren't indexed are scanned, so all are visible at once. An
-    owner who never has time catches up by searching.
+    The owner calls `catch_up` when it has time; until then the rows that aren't indexed are scanned, so all are visible at once.
+    An owner who never has time catches up by searching.
     """
 
     def __init__(self, dim: int = DIM, hnsw_from: int = HNSW_FROM, exact_below: int = EXACT_BELOW) -> None:
