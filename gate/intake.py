@@ -33,7 +33,7 @@ from bus.frames import (
     Sync,
     Synced,
 )
-from bus.subjects import parse_inbound
+from bus.subjects import Inbound, parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
 from gate.identify import Principal, presented_jwt
@@ -91,7 +91,6 @@ class Intake:
         if at is None:
             return
         p: Principal | None = None
-        request_id = _request_id(m.data)
         try:
             p = self.shard.identifier.identify(at, m.headers)
             if not p.row.served:
@@ -99,10 +98,10 @@ class Intake:
             self._may_serve(p, at.verb)
             serve(p, at.verb, m)
         except Refused as e:
-            self._refuse(at.account, at.verb, at.key, at.project, m.reply, e, request_id, p)
+            self._refuse(at, m, e, p)
         except Exception:
             log.exception("request failed: %s", at.verb)
-            self._refuse(at.account, at.verb, at.key, at.project, m.reply, Refused("internal"), request_id, p)
+            self._refuse(at, m, Refused("internal"), p)
 
     def _remember(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decode(verb, m.data)
@@ -119,13 +118,11 @@ class Intake:
             case Delegate():
                 self._spawn(self._delegate(p, req, m), m.reply, request_id, p.key, p.project, p)
 
-    def _refuse(
-        self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None
-    ) -> None:
-        self.shard.refuse(reply, e, request_id, key, project)
-        t = self.shard.tenants.get(account)
+    def _refuse(self, at: Inbound, m: Msg, e: Refused, p: Principal | None) -> None:
+        self.shard.refuse(m.reply, e, _request_id(m.data), at.key, at.project)
+        t = self.shard.tenants.get(at.account)
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
-            self.shard.audit_unknown(t, key, verb[:16], project[:64], e.code, p.agent.id if p else b"")
+            self.shard.audit_unknown(t, at.key, at.verb[:16], at.project[:64], e.code, p.agent.id if p else b"")
 
     def _may_serve(self, p: Principal, verb: str) -> None:
         if not self.open:

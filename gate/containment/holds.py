@@ -30,6 +30,7 @@ from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored, noted
 
+from .closure import Closure
 from .notices import Notices
 from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
 from .selection import Sources, find_sources, names_of, resolve, select
@@ -51,6 +52,7 @@ class Held(NamedTuple):
 
     case: CaseState
     added: list[int]
+    closure: Closure
     closure_ms: float
     hold_ms: float
 
@@ -95,7 +97,7 @@ class Holds:
         held_ms = (time.perf_counter() - start) * 1e3
         for i in range(0, len(extra), CASE_ROOTS_MAX):
             await self._hold_suspects(p, case, extra[i : i + CASE_ROOTS_MAX], req.message)
-        return Held(case, added, ms, held_ms)
+        return Held(case, added, closure, ms, held_ms)
 
     async def _hold_suspects(self, p: Principal, case: CaseState, extra: list[int], message: str) -> None:
         """Suspects are a case of their own with a time limit, so that releasing them leaves the main case alone."""
@@ -265,14 +267,14 @@ class Holds:
     async def shown(self, p: Principal, case: CaseState, request_id: str, *, cursor: int = 0, held: Held | None = None) -> Case:
         """A case with a page of its members. `held`: it was just opened. Not inside a barrier: a large graph takes a while."""
         t = p.tenant
-        closure, _ = await self.plans.closure(t, case.roots, case.kinds)
+        closure = held.closure if held else (await self.plans.closure(t, case.roots, case.kinds))[0]
         everyone = case.all_members()
         seen = visible_rows(p, everyone)
         page = np.array(seen[cursor : cursor + PAGE_ITEMS_MAX], np.int32)
         hops, members = closure.depth[np.searchsorted(closure.nodes, page)].tolist(), set(everyone.tolist())
         added = [s for s in held.added if decide(p, s)] if held else []
         return msgspec.structs.replace(
-            self.listed(p, case),
+            self.listed(p, case, seen),
             request_id=request_id,
             members=[self.plans.member(t, s, n, members) for s, n in zip(page.tolist(), hops, strict=True)],
             next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
@@ -281,11 +283,12 @@ class Holds:
             hold_ms=round(held.hold_ms, 3) if held else 0.0,
         )
 
-    def listed(self, p: Principal, case: CaseState) -> Case:
-        """A case without its members."""
+    def listed(self, p: Principal, case: CaseState, seen: list[int] | None = None) -> Case:
+        """A case without its members. `seen`: those that the principal may see, if that is known."""
         t = p.tenant
         everyone = case.all_members()
-        seen = visible_rows(p, everyone)
+        if seen is None:
+            seen = visible_rows(p, everyone)
         told = [t.agents.all[n] for n in sorted(case.told)]
         roots = [r for r in case.roots if decide(p, r)]
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask

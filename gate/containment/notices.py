@@ -55,9 +55,10 @@ class Notices:
         if kind == "released":
             fed &= c.held[members] == 0  # the others are held all the same
         members = members[fed]
-        groups = np.stack([c.project[members], c.cls[members]], axis=1)
-        for project, cls in np.unique(groups, axis=0).tolist():
-            found = members[(groups == (project, cls)).all(1)].tolist()
+        groups = c.project[members].astype(np.int32) << 8 | c.cls[members]  # one number each: pairs sort in ten times the time
+        for group in np.unique(groups).tolist():
+            project, cls = divmod(group, 1 << 8)
+            found = members[groups == group].tolist()
             for i in range(0, len(found), PAGE_ITEMS_MAX):
                 page = [t.memory_id(s) for s in found[i : i + PAGE_ITEMS_MAX]]
                 self.shard.feed(t, t.project_names[project], cls, kind, page)

@@ -145,12 +145,12 @@ class Plans:
 
     def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
         """`members`: what it is a member of; None where it's a node of a trace, which is never mixed."""
-        c = t.columns
+        at = t.columns.at
         return Member(
             id=t.memory_id(seq),
-            agent=t.agents.all[int(c.actor[seq])].name,
-            project=t.project_names[int(c.project[seq])],
-            kind=KINDS[int(c.kind[seq])],
+            agent=t.agents.all[at.actor[seq]].name,
+            project=t.project_names[at.project[seq]],
+            kind=KINDS[at.kind[seq]],
             hops=hops,
             state=t.current(seq, self.shard.now_ms()),
             mixed=self._mixed(t, seq, members) if members else False,

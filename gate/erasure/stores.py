@@ -122,6 +122,7 @@ class Erasures:
         """
         s, index = self.shard, self.shard.indexes[t.account]
         members = erasure.members.tolist()
+        s.recalls.shown.forget(t.account)
         found = 0
         for i in range(0, len(members), CHUNK_MEMORIES):
             found += await s.index.call(index.erase, members[i : i + CHUNK_MEMORIES], t)

@@ -19,7 +19,10 @@ Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 _FIRST_CAPACITY: Final = 256
+# bfloat16 has 8 bits: rounding a unit vector and its product moves a cosine by less than 0.008.
+_COARSE_ERROR: Final = 0.02
 _GROWTH: Final = 1.5
+_WAITING_MAX: Final = 64
 
 torch.set_num_threads(1)
 
@@ -33,29 +36,44 @@ def unit(vectors: Vectors) -> Vectors:
 
 
 class UnitMatrix:
-    """`dim` columns; rows are appended, and can be zeroed, never moved."""
+    """`dim` columns; rows are appended, and can be zeroed, never moved.
+
+    Appended rows wait until they are read, or are many: many small projects get a row at a time, and the calls that put it in
+    its place cost more than the row.
+    """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._n = 0
         self._data = torch.zeros((_FIRST_CAPACITY, dim), dtype=torch.bfloat16)
+        self._waiting: list[Vectors] = []  # the last rows of the `_n`
 
     def __len__(self) -> int:
         return self._n
 
     def append(self, vectors: Vectors) -> None:
         """float32[n, dim], any length."""
-        need = self._n + len(vectors)
-        if need > len(self._data):
-            data = torch.zeros((max(need, int(len(self._data) * _GROWTH)), self.dim), dtype=torch.bfloat16)
-            data[: self._n] = self._data[: self._n]
-            self._data = data
-        self._data[self._n : need] = torch.from_numpy(unit(vectors))
-        self._n = need
+        self._waiting.append(vectors)
+        self._n += len(vectors)
+        if len(self._waiting) >= _WAITING_MAX:
+            self._all()
+
+    def _all(self) -> torch.Tensor:
+        """Every row, each in its place."""
+        if self._waiting:
+            new = unit(np.concatenate(self._waiting))
+            self._waiting.clear()
+            there = self._n - len(new)
+            if self._n > len(self._data):
+                data = torch.zeros((max(self._n, int(len(self._data) * _GROWTH)), self.dim), dtype=torch.bfloat16)
+                data[:there] = self._data[:there]
+                self._data = data
+            self._data[there : self._n] = torch.from_numpy(new)
+        return self._data[: self._n]
 
     def zero(self, rows: Rows) -> None:
         """Overwrite rows with zeros: they are gone from memory and evidence of nothing."""
-        self._data[torch.from_numpy(rows.astype(np.int64))] = 0.0
+        self._all()[torch.from_numpy(rows.astype(np.int64))] = 0.0
 
     def gather(self, rows: Rows) -> Vectors:
         """float32[len(rows), dim]."""
@@ -64,14 +82,14 @@ class UnitMatrix:
 
     def _rows(self, rows: Rows) -> torch.Tensor:
         """`index_select` takes a sixth of what indexing takes."""
-        return self._data.index_select(0, torch.from_numpy(rows.astype(np.int64)))
+        return self._all().index_select(0, torch.from_numpy(rows.astype(np.int64)))
 
     def best(self, queries: Vectors, limit: int, allowed: Sequence[Mask | None], first: int = 0) -> list[tuple[Rows, Vectors]]:
         """Per query at most `limit` allowed rows from `first` on and their cosines, best first, equal ones newest first.
 
         The scan finds candidates by bfloat16 products; those are scored again in float32, since bfloat16 has many ties.
         """
-        data = self._data[first : self._n]
+        data = self._all()[first:]
         size = min(limit, len(data))
         if size <= 0:
             return [(np.empty(0, np.int32), np.empty(0, np.float32)) for _ in queries]
@@ -92,6 +110,24 @@ class UnitMatrix:
         if evidence.all():
             return list(zip(rows, scored, strict=True))
         return [(row[told], score[told]) for row, score, told in zip(rows, scored, evidence, strict=True)]
+
+    def above(self, queries: Vectors, least: float, most: int) -> list[tuple[Rows, Vectors]]:
+        """Per query the rows whose cosine is at least `least`, at most `most`, in the order of `best` and scored as there.
+
+        Where few are, this takes a third of the time of `best`: nothing is ranked, and only these are scored again.
+        """
+        data, exact = self._all(), torch.from_numpy(queries)
+        coarse = torch.mm(exact.to(torch.bfloat16), data.T)
+        hits = torch.nonzero(coarse >= least - _COARSE_ERROR)
+        if not len(hits):
+            return [(np.empty(0, np.int32), np.empty(0, np.float32)) for _ in queries]
+        owner, rows = hits[:, 0], hits[:, 1]
+        scores = (data.index_select(0, rows).float() * exact.index_select(0, owner)).sum(-1).numpy()
+        owners, found = owner.numpy(), rows.numpy().astype(np.int32)
+        keep = scores >= least
+        parts = [(keep & (owners == i)).nonzero()[0] for i in range(len(queries))]
+        ranked = [part[np.lexsort((-found[part], -scores[part]))[:most]] for part in parts]
+        return [(found[part], scores[part]) for part in ranked]
 
     def best_among(self, query: Vectors, limit: int, rows: Rows) -> tuple[Rows, Vectors]:
         """The same for one query float32[1, dim], reading `rows` (int32, ascending) alone."""

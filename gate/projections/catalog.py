@@ -24,7 +24,7 @@ from .queries import load_queries
 
 SCHEMA_VERSION: Final = 1
 COMMIT_ROWS: Final = 1_000  # beside COMMIT_S: a kill loses at most this much work, never data
-COMMIT_S: Final = 0.05
+COMMIT_S: Final = 1.0  # of many tenants each has few rows a second, and a commit costs as much as ten rows
 # cache in KiB (negative); a checkpoint every 4,000 pages keeps the WAL near 16 MB and off most commits
 _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON", "cache_size=-8000", "wal_autocheckpoint=4000")
 _SQL: Final = {name: q.sql for name, q in load_queries("catalog").items()}
@@ -176,7 +176,7 @@ class Catalog:
         return Position(*row[2:]) if row[2] else None
 
     def maybe_commit(self, now: float) -> bool:
-        """Commit if 1,000 rows wait, or 50 ms after the first call that found something waiting. `now`: monotonic seconds."""
+        """Commit if 1,000 rows wait, or COMMIT_S after the first call that found something waiting. `now`: monotonic seconds."""
         if not self._db.in_transaction:
             return False
         if self._waiting_since is None:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 SCHEMA_VERSION: Final = 1
 FLUSH_ROWS: Final = 2_048  # or FLUSH_S: a transaction costs 2 ms and one fdatasync, a row about 2 µs more
-FLUSH_S: Final = 0.05
+FLUSH_S: Final = 0.2  # who waits for a position (`wait`) is served at once
 TRANSACTION_ROWS_MAX: Final = 8_192  # when it is behind
 QUEUE_ROWS_MAX: Final = 500_000  # about 100 MB of tuples, and ten seconds of the fastest writing that was measured
 QUERY_TIMEOUT_S: Final = 10.0
@@ -127,12 +127,14 @@ class LineageStore:
             if self._queued_rows + count > QUEUE_ROWS_MAX:
                 self._fail(_unavailable("it fell too far behind", "lineage_behind"))
                 return False
-            if not self._queue:
+            first = not self._queue
+            if first:
                 self._oldest_at = time.monotonic()
             self._accepted[stream] = seq
             self._queue.append(_Block(stream, seq, rows, count))
             self._queued_rows += count
-            self._changed.notify_all()
+            if first or self._urgent or self._queued_rows >= FLUSH_ROWS:  # else the writer would be woken for each block
+                self._changed.notify_all()
         return True
 
     def _write_all(self) -> None:

@@ -32,6 +32,7 @@ EF_LEAST: Final = 256  # of 30k short texts the 10 nearest are found with .978 (
 OVER_FETCH: Final = 4
 SCAN_ROWS_MAX: Final = 4_096  # so many rows (allowed by a mask, or not indexed yet) are scanned: exact, and about as cheap
 CATCH_UP_ROWS: Final = 64  # about 15 ms of indexing a step
+SEARCH_CATCH_UP_ROWS: Final = 32  # by a search that scans everything meanwhile, which takes about as long
 _FIRST_CAPACITY: Final = 1_024
 _GROWTH: Final = 1.5
 _PROBES: Final = 16  # stored vectors compared with the exact ones when a file is loaded
@@ -207,6 +208,7 @@ class ProjectVectors:
     """Exact up to a size, then HNSW for the indexed rows and a scan for the rest. `add` never waits for indexing.
 
     The owner calls `catch_up` when it has time; until then the rows that aren't indexed are scanned, so all are visible at once.
+    An owner who never has time catches up by searching.
     """
 
     def __init__(self, dim: int = DIM, hnsw_from: int = HNSW_FROM, exact_below: int = EXACT_BELOW) -> None:
@@ -252,6 +254,7 @@ class ProjectVectors:
 
     def search(self, queries: Vectors, limit: int, allowed: Allowed) -> Hits:
         if self._hnsw is None or not self.approximate:
+            self.catch_up(SEARCH_CATCH_UP_ROWS)
             return self._exact.search(queries, limit, allowed)
         tail = self._exact.search(queries, limit, allowed, first=len(self._hnsw))
         rounds = zip(_checked(queries, self._exact.dim), allowed, tail, strict=True)

@@ -21,7 +21,7 @@ from gate.state.tenant import Tenant
 
 from . import policy
 from .ask import Ask, Found
-from .surface import item_of, shortened
+from .surface import Shown, item_of, shortened
 
 REST_BYTES: Final = 8_192  # of a recall beside its items, generously
 HELD_SINCE: Final = "held_since"
@@ -37,7 +37,7 @@ class Looked:
     withdrawn: tuple[int, ...]
 
 
-def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
+def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     """Encode the recall of an ask whose READS record is on disk. Raises Refused when it must not be sent.
 
     `enabled` False is only for the control run of the race test.
@@ -58,7 +58,7 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
     counts = Counter(policy.codes(f.reasons)[0] for f in a.withheld)
     if withdrawn:
         counts[HELD_SINCE] += len(withdrawn)
-    items = [item_of(p, f, a.rows[f.seq], rank, now_ms, bool(a.as_of_ms)) for rank, f in enumerate(keep)]
+    items = [item_of(p, f, a.rows[f.seq], rank, now_ms, bool(a.as_of_ms), shown) for rank, f in enumerate(keep)]
     data = frames.encode(_recall(a, items, counts))
     if len(data) > RECALL_FRAME_BYTES_MAX:
         fitting = _within_budget(items)

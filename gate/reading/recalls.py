@@ -22,6 +22,7 @@ from gate.state.tenant import Tenant
 
 from .ask import Ask
 from .last_look import look
+from .surface import Shown
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -51,6 +52,7 @@ class Recalls:
         self.asks: deque[Ask] = deque()
         self.records: deque[Queued] = deque()
         self.wake_asks, self.wake_records = asyncio.Event(), asyncio.Event()
+        self.shown = Shown()
         self.answered = 0
         self.alarms = 0
 
@@ -190,7 +192,7 @@ class Recalls:
     def _answer(self, t: Tenant, a: Ask) -> None:
         """Synchronous: the look, then the connection's buffer."""
         try:
-            looked = look(a, self.shard.now_ms(), enabled=self.last_look)
+            looked = look(a, self.shard.now_ms(), self.shown, enabled=self.last_look)
         except Refused as e:
             if e.code == "integrity_alarm":
                 self.alarms += 1

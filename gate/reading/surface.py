@@ -26,7 +26,7 @@ from bus.frames import (
 from bus.limits import SUMMARY_CHARS, TRUNCATED_CHARS
 from gate import ids
 from gate.identify import Principal
-from gate.ledger.events import COPIED, DECLARED, SERVED, decode_memory
+from gate.ledger.events import COPIED, DECLARED, SERVED, MemoryWritten, decode_memory
 from gate.projections.catalog import MemoryRow
 from gate.rights import decide
 from gate.state.columns import NEVER_MS, REVIEWS
@@ -36,6 +36,8 @@ from gate.state.tenant import Tenant
 from . import policy
 from .ask import Found
 
+SHOWN_MAX: Final = 8_192  # about 10 MB
+SHOWN_CHARS_MAX: Final = 1_024
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s|\n")
 
 
@@ -60,9 +62,9 @@ def summary(text: str) -> str:
     return first if len(first) <= SUMMARY_CHARS else first[: SUMMARY_CHARS - 1] + "…"
 
 
-def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str) -> Memory:
+def memory_of(p: Principal, seq: int, e: MemoryWritten, row: MemoryRow, now_ms: int, content: str) -> Memory:
     """The stamped record with its facts as of now. Other memories are named only to who may know them."""
-    t, c, e = p.tenant, p.tenant.columns.at, decode_memory(row.meta)
+    t, c = p.tenant, p.tenant.columns.at
     agent = t.agents.by_id[e.agent]
     kinds = [edge.kind for edge in e.edges]
     by = successor(t.columns, seq, now_ms)
@@ -98,12 +100,53 @@ def memory_of(p: Principal, seq: int, row: MemoryRow, now_ms: int, content: str)
     )
 
 
-def item_of(p: Principal, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool) -> Item:
+class Shown:
+    """Short memories as they were shown last: to make one anew takes longer than all the rest of its item.
+
+    Only what looks the same to every reader: active, superseding nothing. Dropped when any fact of the tenant changes, so what is
+    kept says what the columns say; whether it may be shown at all is never asked here.
+    """
+
+    def __init__(self) -> None:
+        # account → its facts, and by tenant_seq when it ends by itself (ms) and how it was shown
+        self._kept: dict[str, tuple[int, dict[int, tuple[int, Memory]]]] = {}
+        self._size = 0
+
+    def memory(self, p: Principal, seq: int, row: MemoryRow, now_ms: int) -> Memory:
+        t = p.tenant
+        facts, kept = self._kept.get(t.account, (-1, {}))
+        if facts != t.facts:
+            self._size -= len(kept)
+            kept = {}
+            self._kept[t.account] = t.facts, kept
+        known = kept.get(seq)
+        if known is not None and now_ms < known[0]:
+            return known[1]
+        e = decode_memory(row.meta)
+        found = memory_of(p, seq, e, row, now_ms, row.content)
+        if found.state == "active" and not e.supersedes and len(row.content) <= SHOWN_CHARS_MAX and len(row.evidence) <= 1:
+            if self._size >= SHOWN_MAX:
+                self._kept, self._size = {t.account: (t.facts, kept := {})}, 0
+            self._size += seq not in kept
+            kept[seq] = min(t.columns.at.expires[seq], t.columns.at.valid_until[seq]), found
+        return found
+
+    def forget(self, account: str) -> None:
+        """Keep nothing of this tenant: something of it was erased."""
+        self._size -= len(self._kept.pop(account, (0, {}))[1])
+
+
+def item_of(p: Principal, f: Found, row: MemoryRow, rank: int, now_ms: int, past: bool, shown: Shown) -> Item:
     """One admitted item, whole."""
-    text = summary(row.content) if f.decision == policy.SUMMARY else row.content
+    if f.decision == policy.SUMMARY:
+        memory = memory_of(p, f.seq, decode_memory(row.meta), row, now_ms, summary(row.content))
+    elif past:
+        memory = memory_of(p, f.seq, decode_memory(row.meta), row, now_ms, row.content)
+    else:
+        memory = shown.memory(p, f.seq, row, now_ms)
     rules = policy.constraint_names(f.constraints)
     return Item(
-        memory=memory_of(p, f.seq, row, now_ms, text),
+        memory=memory,
         rank=rank,
         score=round(f.score, 2),
         decision=DECISIONS[f.decision],

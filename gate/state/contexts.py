@@ -110,17 +110,19 @@ class Context:
 
     def _hear(self, c: Columns, comps: Interned[frozenset[str]], seqs: Iterable[int], mark: Mark) -> None:
         self.last_read_ms = max(self.last_read_ms, mark.ms)
-        labels, at = self.labels, c.at
+        seqs, labels, at = list(seqs), self.labels, c.at
+        if not seqs:
+            return
         for s in seqs:
             self._serve(c, comps, s, mark)
-            labels.floor = min(labels.floor, at.eff[s], at.floor[s])
-            labels.origin = min(labels.origin, at.origin[s])
-            labels.cls = max(labels.cls, at.cls[s])
-            labels.sens = max(labels.sens, at.sens[s])
-            labels.opt_out = labels.opt_out or bool(at.opt_out[s])
-            comp = comps[at.comp[s]]
-            if not comp <= labels.comp:
-                labels.comp = set(bounded(labels.comp | comp))
+        labels.floor = min(labels.floor, *[at.eff[s] for s in seqs], *[at.floor[s] for s in seqs])
+        labels.origin = min(labels.origin, *[at.origin[s] for s in seqs])
+        labels.cls = max(labels.cls, *[at.cls[s] for s in seqs])
+        labels.sens = max(labels.sens, *[at.sens[s] for s in seqs])
+        labels.opt_out = labels.opt_out or any(at.opt_out[s] for s in seqs)
+        for comp in {at.comp[s] for s in seqs}:
+            if not comps[comp] <= labels.comp:
+                labels.comp = set(bounded(labels.comp | comps[comp]))
 
     def restore(
         self,
@@ -156,12 +158,15 @@ class Context:
 
     def _serve(self, c: Columns, comps: Interned[frozenset[str]], seq: int, mark: Mark) -> None:
         served, at = self.served, c.at
+        again = seq in served
         served[seq] = mark
-        served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
+        if again:
+            served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
         special = at.cls[seq] == RESTRICTED or at.user[seq] != 0
         lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] == self.root and at.origin[seq] else PLAIN]
         lane[seq] = None
-        lane.move_to_end(seq)
+        if again:
+            lane.move_to_end(seq)
         self.fresh[1].append(seq)
         if len(served) > CONTEXT_WINDOW_IDS:
             oldest = next(lane for lane in self._lanes if lane)

@@ -132,7 +132,8 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         readers = NOBODY  # all clauses of all parents would be too long to keep; fewer would let more in
     kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
-    stamp = replace(stamp, cls=cls, readers=readers)
+    if cls != stamp.cls or readers is not stamp.readers:
+        stamp = replace(stamp, cls=cls, readers=readers)
     supersedes, contradicts, why = place(w, stamp, user, now_ms)
     if why:
         holds.append(why)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import nlargest
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,6 +44,8 @@ SERVED_EDGES_MAX: Final = 8
 COPIED_EDGES_MAX: Final = 56
 LIKENESS_WEIGHT: Final = 0.5  # what likeness adds at most; it is the greater of two, each 0 at FROM and 1 from FROM + SPAN on:
 COSINE_FROM, COSINE_SPAN = 0.70, 0.25  # of the vectors
+NEARNESS_MAX: Final = 0.35  # of a confidence: served just now, in the same run and task
+COSINE_COUNTS: Final = COSINE_FROM + COSINE_SPAN * (SERVED_CONFIDENCE - NEARNESS_MAX) / LIKENESS_WEIGHT
 OVERLAP_FROM, OVERLAP_SPAN = 0.10, 0.45  # of the words, by idf: sqrt(share of mine * share of theirs)
 OWN_OVERLAP: Final = 0.40  # from here a writer's own words are evidence too, of special items
 OVERLAP_POSTINGS: Final = 256  # mentions looked at, rarest terms first
@@ -125,6 +127,32 @@ class _Served(NamedTuple):
     vector: Vector
 
 
+class _Mentions:
+    """Rows that terms were found in, a row once for each of its terms, and the terms' weights."""
+
+    def __init__(self) -> None:
+        self.rows = array("i")
+        self._weights: list[float] = []
+        self._lengths: list[int] = []
+
+    def add(self, rows: array[int], weight: float) -> None:
+        self.rows.extend(rows)
+        self._weights.append(weight)
+        self._lengths.append(len(rows))
+
+    def weights(self, n: int) -> npt.NDArray[np.float64]:
+        """Of each of `n` rows the sum of its terms' weights."""
+        return np.asarray(np.bincount(self.rows, np.repeat(self._weights, self._lengths), n), np.float64)
+
+
+class _Shared(NamedTuple):
+    """Of each row of a context what it has in common with a new text."""
+
+    weights: npt.NDArray[np.float64]  # of the words
+    rare: npt.NDArray[np.intp]  # how many of them are rare
+    bounded: bool  # more than can be looked at
+
+
 class ContextText:
     """Terms, 12-word runs and vectors of what a context was served, and the words that the writer brought itself."""
 
@@ -136,7 +164,7 @@ class ContextText:
     def _clear(self) -> None:
         self.texts: dict[int, _Served] = {}
         self.special: set[int] = set()
-        self._having: dict[str, list[int]] = {}
+        self._having: dict[str, array[int]] = {}  # term → rows
         self._runs: dict[int, int] = {}
         self._weights: dict[int, float] = {}  # sum of idf of a served text's terms, when it was first asked for
         self._rare_counts: dict[int, int] = {}  # the same: how many of its terms are rare
@@ -146,7 +174,8 @@ class ContextText:
         self._own_runs: set[int] = set()
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
-        self._rows: list[int] = []
+        self._rows: list[int] = []  # the texts, in order of coming
+        self._row_of: dict[int, int] = {}
 
     def begin(self, epoch: int) -> bool:
         """Forget everything when another epoch has begun; whether it has."""
@@ -167,8 +196,13 @@ class ContextText:
         self.texts[seq] = text
         if special:
             self.special.add(seq)
+        row = self._row_of[seq] = len(self._rows)
+        having = self._having
         for t in text.terms:
-            self._having.setdefault(t, []).append(seq)
+            rows = having.get(t)
+            if rows is None:
+                rows = having[t] = array("i")
+            rows.append(row)
         for h in text.runs:
             if self._runs.setdefault(h, seq) != seq and len(again := self._runs_again.setdefault(h, [])) < RUNS_AGAIN_MAX:
                 again.append(seq)
@@ -225,12 +259,17 @@ class ContextText:
         return True
 
     def nearest(self, vectors: Vector) -> list[dict[int, float]]:
-        """For each row of float32[n, dim] the cosines of the nearest served texts. One product for all is a third of the time."""
+        """For each row of float32[n, dim] the cosines of the nearest served texts. One product for all is a third of the time.
+
+        Of plain texts only those that can make an edge: below COSINE_COUNTS a cosine changes nothing.
+        """
         known = self._rows
-        return [
-            {known[r]: s for r, s in zip(rows.tolist(), scores.tolist(), strict=True)}
-            for rows, scores in self._matrix.best(vectors, NEAREST, [None] * len(vectors))
-        ]
+        found = (
+            self._matrix.best(vectors, NEAREST, [None] * len(vectors))
+            if self.special
+            else self._matrix.above(vectors, COSINE_COUNTS, NEAREST)
+        )
+        return [{known[r]: s for r, s in zip(rows.tolist(), scores.tolist(), strict=True)} for rows, scores in found]
 
     def evidence(
         self,
@@ -251,9 +290,9 @@ class ContextText:
         known = _Frequencies(df, n, self._echoed)
         if cosines is None:
             [cosines] = self.nearest(mine.vector[None, :])
-        shared, rare, bounded = self._shared(mine, known)
+        shared = self._shared(mine, known)
         runs = self._same_runs(mine)
-        copied = self._copied(mine, cosines, rare, runs, known)
+        copied = self._copied(mine, cosines, shared, runs, known)
         # The loop goes on serving meanwhile: what fell out of the window since then has no mark, and is no parent.
         all_copied = sorted((s for s in copied if s in served), key=lambda s: (-copied[s], s))
         kept, cut = self._kept(mine, all_copied, runs)
@@ -264,7 +303,7 @@ class ContextText:
             for s, like in alike.items()
             if s not in copied and (mark := served.get(s)) is not None
         }
-        near = {s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE} | self._taken_bit_by_bit(mine, rare, known)
+        near = {s for s in self.special if sure.get(s, 0.0) >= FLOW_CONFIDENCE} | self._taken_bit_by_bit(mine, shared, known)
         over = sorted((s for s, c in sure.items() if c >= SERVED_CONFIDENCE), key=lambda s: (-sure[s], s))
         return Evidence(
             tuple(Pair(s, copied[s]) for s in kept if s not in explained),
@@ -272,7 +311,7 @@ class ContextText:
             tuple(near),
             (*all_copied, *over),
             tuple(all_copied),
-            cut or bounded,
+            cut or shared.bounded,
         )
 
     def _kept(self, mine: Text, copied: list[int], runs: Mapping[int, set[int]]) -> tuple[list[int], bool]:
@@ -293,10 +332,12 @@ class ContextText:
         kept.update([s for s in copied if s not in kept][: COPIED_EDGES_MAX - len(kept)])
         return [s for s in copied if s in kept], len(needed) > COPIED_EDGES_MAX
 
-    def _taken_bit_by_bit(self, mine: Text, rare: Mapping[int, int], known: _Frequencies) -> set[int]:
+    def _taken_bit_by_bit(self, mine: Text, shared: _Shared, known: _Frequencies) -> set[int]:
         """Special texts of which this write and earlier ones together took as much as makes a copy."""
         found = set()
-        for s in self.special & rare.keys():
+        for s in self.special:
+            if not shared.rare[self._row_of[s]]:
+                continue
             taken = self._taken.setdefault(s, set())
             before = len(taken)
             taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
@@ -308,29 +349,22 @@ class ContextText:
                 found.add(s)
         return found
 
-    def _shared(self, mine: Text, known: _Frequencies) -> tuple[dict[int, float], dict[int, int], bool]:
-        """By served text: the weight of the words that it shares with `mine` and that the writer didn't bring, and how many of
-        them are rare. And whether there were too many to look at all of them.
-        """
+    def _shared(self, mine: Text, known: _Frequencies) -> _Shared:
+        """What each served text shares with `mine` that the writer didn't bring."""
         having = sorted((len(h), t) for t in mine.terms if (h := self._having.get(t)) is not None and t not in self._own)
-        weights: dict[int, float] = {}
-        rare: dict[int, int] = {}
+        rare, common = _Mentions(), _Mentions()
         left, left_rare = OVERLAP_POSTINGS, RARE_POSTINGS
         for size, term in having:
             left -= size
-            is_rare = known.rare(term)
-            if is_rare:
+            if known.rare(term):
                 left_rare -= size
                 if left_rare < 0:
                     break
-            elif left < 0:
-                continue
-            weight = known.weight(term)
-            for seq in self._having[term]:
-                weights[seq] = weights.get(seq, 0.0) + weight
-                if is_rare:
-                    rare[seq] = rare.get(seq, 0) + 1
-        return weights, rare, left_rare < 0
+                rare.add(self._having[term], known.weight(term))
+            elif left >= 0:
+                common.add(self._having[term], known.weight(term))
+        weights = rare.weights(len(self._rows)) + common.weights(len(self._rows))
+        return _Shared(weights, np.bincount(rare.rows, minlength=len(self._rows)), left_rare < 0)
 
     def _same_runs(self, mine: Text) -> dict[int, set[int]]:
         """By served text: the runs of words that it shares with `mine` and that the writer didn't bring."""
@@ -343,24 +377,23 @@ class ContextText:
         return same
 
     def _copied(
-        self, mine: Text, cosines: Mapping[int, float], rare: Mapping[int, int], runs: Iterable[int], known: _Frequencies
+        self, mine: Text, cosines: Mapping[int, float], shared: _Shared, runs: Iterable[int], known: _Frequencies
     ) -> dict[int, float]:
         copied: dict[int, float] = {}
-        for seq, count in rare.items():
-            cosine = cosines.get(seq, 0.0)
-            if cosine >= COPIED_COSINE:
-                copied[seq] = min(1.0, cosine)
-            if count >= RARE_TOKENS_MIN:
-                cover = count / self._rare_count(seq, known)
-                if cover >= RARE_COVER_MIN:
-                    copied[seq] = max(copied.get(seq, 0.0), COPIED_CONFIDENCE, min(1.0, cover))
+        for row in np.flatnonzero(shared.rare >= RARE_TOKENS_MIN).tolist():
+            seq = self._rows[row]
+            cover = int(shared.rare[row]) / self._rare_count(seq, known)
+            if cover >= RARE_COVER_MIN:
+                copied[seq] = max(COPIED_CONFIDENCE, min(1.0, cover))
         for seq, cosine in cosines.items():
-            if cosine >= SAME_COSINE or (cosine >= COPIED_COSINE and self._repeats(mine, seq)):
+            if cosine >= SAME_COSINE or (
+                cosine >= COPIED_COSINE and (shared.rare[self._row_of[seq]] or self._repeats(mine, seq))
+            ):
                 copied[seq] = max(copied.get(seq, 0.0), min(1.0, cosine))
         return copied | dict.fromkeys(runs, 1.0)
 
     def _explained(
-        self, mine: Text, strong: list[int], runs: Mapping[int, set[int]], shared: Mapping[int, float], known: _Frequencies
+        self, mine: Text, strong: list[int], runs: Mapping[int, set[int]], shared: _Shared, known: _Frequencies
     ) -> set[int]:
         """Of several copies those that another served memory accounts for, of which a greater part is in `mine`.
 
@@ -370,7 +403,7 @@ class ContextText:
         """
         mine_terms = mine.terms - self._own
         shares = {s: self.texts[s].terms & mine_terms for s in strong}
-        cover = {s: shared.get(s, 0.0) / max(self._weight(s, known), 1e-9) for s in strong}
+        cover = {s: float(shared.weights[self._row_of[s]]) / max(self._weight(s, known), 1e-9) for s in strong}
 
         def accounts(a: int, b: int) -> bool:
             left = shares[b] - shares[a]
@@ -392,7 +425,7 @@ class ContextText:
         return explained
 
     def _alike(
-        self, mine: Text, cosines: Mapping[int, float], shared: Mapping[int, float], known: _Frequencies, nearest: float
+        self, mine: Text, cosines: Mapping[int, float], shared: _Shared, known: _Frequencies, nearest: float
     ) -> dict[int, float]:
         """Likeness (0..1) of all special texts, and of those that are alike enough for an edge where nearness is greatest."""
         least = (SERVED_CONFIDENCE - nearest) / LIKENESS_WEIGHT
@@ -405,7 +438,7 @@ class ContextText:
         def likeness(seq: int) -> float:
             """The greater of both, so neither other words nor a weak encoder hide a source alone."""
             cosine = cosines.get(seq, 0.0)
-            overlap = overlapping(seq, shared.get(seq, 0.0))
+            overlap = overlapping(seq, float(shared.weights[self._row_of[seq]]))
             if seq in self.special:
                 if not cosine and beyond > COSINE_FROM:
                     cosine = float(self.texts[seq].vector @ mine.vector)
@@ -421,13 +454,12 @@ class ContextText:
                 break
             if seq not in alike:
                 alike[seq] = likeness(seq)
-        if shared:
-            need = (OVERLAP_FROM + least * OVERLAP_SPAN) ** 2 * whole
-            for seq in nlargest(OVERLAP_NEAREST, shared, key=shared.__getitem__):
-                if shared[seq] < need:
-                    break
-                if seq not in alike and (like := likeness(seq)) >= least:
-                    alike[seq] = like
+        need = (OVERLAP_FROM + least * OVERLAP_SPAN) ** 2 * whole
+        over = np.flatnonzero((shared.weights >= need) & (shared.weights > 0))
+        for row in over[np.argsort(-shared.weights[over], kind="stable")[:OVERLAP_NEAREST]].tolist():
+            seq = self._rows[row]
+            if seq not in alike and (like := likeness(seq)) >= least:
+                alike[seq] = like
         return alike
 
     def _rare_count(self, seq: int, known: _Frequencies) -> int:

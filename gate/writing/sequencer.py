@@ -280,9 +280,10 @@ class Sequencer:
                 assert w.event is not None
                 if w.idem:
                     self.pending.pop((account, w.idem), None)
-                receipt = receipt_of(t, w.seq, w.event, s.now_ms(), w.principal.key)
-                for reply, request_id, duplicate in ((w.reply, w.request_id, False), *((r, i, True) for r, i in w.also)):
-                    s.send(reply, frames.encode(_addressed(receipt, request_id, duplicate)))
+                receipt = receipt_of(t, w.seq, w.event, s.now_ms(), w.principal.key, w.request_id)
+                s.send(w.reply, frames.encode(receipt))
+                for reply, request_id in w.also:
+                    s.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
                 s.finished(w)
             self._feed(t, ws)
 
@@ -346,11 +347,12 @@ def _new_memory(t: Tenant, w: Write) -> NewMemory:
     return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector)
 
 
-def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -> Receipt:
+def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str, request_id: str = "") -> Receipt:
     """The receipt of a stored memory for the holder of `key`, with its state as of now."""
     agent = t.agents.by_id[e.agent]
     reasons = [*e.holds, *e.reasons] or ["within_policy"]
     return Receipt(
+        request_id=request_id,
         agent=key,
         project=e.project,
         id=ids.text("mem_", e.id),
@@ -366,10 +368,6 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str) -
         parents=[t.memory_id(x.parent) for x in e.edges],
         position=seq,
     )
-
-
-def _addressed(r: Receipt, request_id: str, duplicate: bool) -> Receipt:
-    return msgspec.structs.replace(r, request_id=request_id, duplicate=duplicate)
 
 
 def wall_ms() -> int:

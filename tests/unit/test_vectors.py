@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from gate.model.matrix import unit
-from gate.projections.vectors import ExactVectors, HnswVectors, InvalidVectors, ProjectVectors, VectorIndex
+from gate.projections.vectors import SCAN_ROWS_MAX, ExactVectors, HnswVectors, InvalidVectors, ProjectVectors, VectorIndex
 
 DIM = 32
 Vectors = npt.NDArray[np.float32]
@@ -168,6 +168,18 @@ def test_rows_that_are_not_indexed_yet_are_found(tmp_path: Path) -> None:
     assert 130 not in index.search(data[[130]], 200, [None])[0][0]
     caught_up(index)
     assert 130 not in index.search(data[[130]], 200, [None])[0][0]
+
+
+def test_an_owner_that_never_has_time_catches_up_by_searching() -> None:
+    index, data = ProjectVectors(8, hnsw_from=100, exact_below=60), unit_vectors(SCAN_ROWS_MAX + 50, dim=8)
+    index.add(data)
+    assert not index.approximate
+    for before in (50, 18):
+        assert index.backlog == SCAN_ROWS_MAX + before
+        assert index.search(data[[7]], 1, [None])[0][0].tolist() == [7]
+    assert index.approximate
+    index.search(data[[7]], 1, [None])
+    assert index.backlog == SCAN_ROWS_MAX - 14  # what is left is scanned beside the index, and waits for a quiet moment
 
 
 def test_an_approximate_search_finds_what_an_exact_one_finds() -> None:
