@@ -8,6 +8,7 @@ Signing comes before the append: when the issuer is away, no name is used up.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -107,13 +108,12 @@ class Delegations:
     @staticmethod
     def _check_room(p: Principal, now_ms: int) -> None:
         """Every collection is bounded: the children that stand, and all that stand below each link of the chain."""
-        gateway = p.role == OWN_CONTEXT_FOR
-        if not gateway and sum(not c.whole and c.expires_ms > now_ms for c in p.agent.children) >= CHILDREN_MAX:
-            raise Refused("over_quota", field="children", limit=CHILDREN_MAX)
+        if p.role != OWN_CONTEXT_FOR and _standing(p.agent.children, now_ms) >= CHILDREN_MAX:
+            raise Refused("too_many_children", field="children", limit=CHILDREN_MAX)
         for link in p.agent.links():
             most = SESSIONS_MAX if link.role == OWN_CONTEXT_FOR else DESCENDANTS_MAX
-            if sum(1 for _ in link.below(now_ms)) >= most:
-                raise Refused("over_quota", field="descendants", limit=most)
+            if _standing(link.below(now_ms), now_ms) >= most:
+                raise Refused("too_many_children", field="descendants", limit=most)
 
     # --- the issuer -------------------------------------------------------------------------------
     async def _signed(self, p: Principal, wish: Delegate, jwt: str, name: str, grant: Grant, signer: str) -> str:
@@ -193,6 +193,10 @@ class Delegations:
             duplicate=duplicate,
             position=p.tenant.position,
         )
+
+
+def _standing(agents: Iterable[Agent], now_ms: int) -> int:
+    return sum(agent.stands(agent.keys[-1], now_ms) for agent in agents)
 
 
 def _bounds(p: Principal, grant: Grant) -> Bounds:

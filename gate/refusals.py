@@ -52,6 +52,9 @@ TABLE: dict[str, Wording] = {
     "delegation_too_deep": Wording(
         "denied", "This chain of delegation is as long as one may be.", "Delegate from an agent further up."
     ),
+    "too_many_children": Wording(
+        "rejected", "As many delegated agents stand as may at a time.", "Wait until one is over, or have one revoked."
+    ),
     "delegation_unproven": Wording(
         "denied",
         "The request is not signed by the key of its parent, or the parent's credential doesn't count.",

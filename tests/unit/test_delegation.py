@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from bus.delegation import (
 from bus.frames import CLASSIFICATIONS, ORIGINS, Delegate
 from bus.identity import keypair
 from bus.subjects import MEMORY_VERBS
+from gate.config import CHILDREN_MAX, DESCENDANTS_MAX
+from gate.delegation import Delegations
 from gate.identify import rights_of
 from gate.ledger import events as E
 from gate.refusals import Refused
@@ -215,3 +218,33 @@ def test_a_depth_is_the_issuers_word_alone() -> None:
         rights_of(registry_entry(ROLES["agent"], ACCOUNT), ["project:p1", "depth:1"])
     assert refused.value.code == "tag_invalid"
     assert rights_of(MOST["agent"], ["project:p1", "depth:1"]).depth == 1
+
+
+def test_those_that_fell_leave_room_for_others() -> None:
+    story = Story()
+    root = story.agent("root")
+    story.apply(E.AgentIssued(ms=story.ms, agent=root.agent.id, name="root", key="Unew", role="agent", projects=["p1"]))
+    for i in range(CHILDREN_MAX - 1):
+        _child(story, f"kid{i}", "root")
+    Delegations._check_room(root, story.ms)
+    _child(story, "last", "root")
+    with pytest.raises(Refused) as full:
+        Delegations._check_room(root, story.ms)
+    assert (full.value.code, full.value.limit) == ("too_many_children", CHILDREN_MAX)
+    story.apply(E.AgentRevoked(ms=story.ms, agent=root.agent.id, keys=["Uroot"]))
+    Delegations._check_room(root, story.ms)
+
+
+def test_a_grandchild_counts_for_all_above_it() -> None:
+    story = Story()
+    story.agent("root")
+    parents = [f"kid{i}" for i in range(4)]
+    for name in parents:
+        _child(story, name, "root")
+    for i in range(DESCENDANTS_MAX - len(parents)):
+        _child(story, f"g{i}", parents[i % len(parents)])
+    agents = story.t.agents.by_name
+    for name in ("root", "kid0", "g0"):
+        with pytest.raises(Refused) as full:
+            Delegations._check_room(dataclasses.replace(story.agent(f"as-{name}"), agent=agents[name]), story.ms)
+        assert full.value.field == "descendants"

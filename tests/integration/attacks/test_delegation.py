@@ -175,7 +175,7 @@ def test_one_agent_has_so_many_children_and_no_more(arena: Arena) -> None:
         for _ in range(64):
             assert (await chief.ask("delegate", wish(chief)))["type"] == "delegated"
         answer = await chief.ask("delegate", wish(chief))
-        assert (answer["reason"], answer["field"], answer["limit"]) == ("over_quota", "children", 64)
+        assert (answer["reason"], answer["field"], answer["limit"]) == ("too_many_children", "children", 64)
         await delegated(arena, await parent(arena))
 
     arena.run(attack())
