@@ -23,6 +23,7 @@ CASE_ROOTS_MAX: Final = 65_536  # they stand in one event, 5 bytes each
 COMPARTMENTS_MAX: Final = 64  # beyond it a label says `many`, which may flow nowhere
 QUERY_BATCH_MAX: Final = 16
 WRITE_BATCH_MAX: Final = 64
+WRITE_BATCH_BYTES: Final = 32 << 10  # of content: a larger text is alone in its batch
 DRAIN_S: Final = 5.0
 AGENT_IN_FLIGHT_MAX: Final = 64
 TENANT_IN_FLIGHT_MAX: Final = 1_024

@@ -33,11 +33,12 @@ from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
 from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
-from gate.projections.lexical import terms
+from gate.projections.lexical import indexed
 from gate.projections.lineage_rows import Rows
 from gate.projections.vectors import DIM
 from gate.reads_front import ReadsFront
 from gate.state.tenant import Tenant
+from gate.steps import finished
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -209,7 +210,7 @@ class Recovery:
             return NewMemory(MemoryRow(seq, meta, "", (), "", "", "", "", ""), project, frozenset(), np.zeros(DIM, np.float32))
         b = E.decode_memory_body(body[E.SALT_BYTES :])
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
-        return NewMemory(row, project, frozenset(terms(b.content)), self._vector(e, b))
+        return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b))
 
     def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
         embedder = self.shard.admission.embedder

@@ -204,7 +204,7 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
-        shard.writes.queue
+        not shard.writes.quiet
         or shard.sequencer.turns
         or shard.recalls.asks
         or shard.recalls.records

@@ -62,6 +62,7 @@ class Figures(msgspec.Struct, frozen=True):
     total: int
     p50: float
     p99: float
+    most: float = 0.0
     items: int = 0
     ids: list[str] = []
 
@@ -171,7 +172,7 @@ async def _drive(one: Callable[[int], Awaitable[None]], in_flight: int, total: i
     await asyncio.gather(*(worker(j) for j in range(in_flight)))
     seconds = time.perf_counter() - start
     times.sort()
-    return Figures(seconds, time.process_time() - cpu, total, times[len(times) // 2], times[int(len(times) * 0.99)])
+    return Figures(seconds, time.process_time() - cpu, total, times[len(times) // 2], times[int(len(times) * 0.99)], times[-1])
 
 
 async def _ignore(error: Exception) -> None:

@@ -1,0 +1,86 @@
+"""What a flood by one agent or one tenant costs the others: their p99 with the flood, and without it just before.
+
+Limits of requests a second are on, as users have them. The flood is closed-loop: it keeps more requests open than an agent may.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from .flooder import KINDS
+from .load import Figures
+from .rows import Budget, Row
+from .stand import Stand, child, standing
+
+SEED: Final = 2_000
+ROUNDS: Final = 3
+OTHERS_IN_FLIGHT: Final = 2
+OTHERS_TOTAL: Final = 300  # a round and verb: within the others' own limits
+FLOOD_IN_FLIGHT: Final = 96  # an agent may have 64
+TENANT_AGENTS: Final = 6
+FACTOR: Final = 2.0  # the others' p99 may grow by this
+VERBS: Final = ("query", "write")
+
+
+async def flood(big: bool) -> AsyncIterator[Row]:
+    """Floods of small writes, questions, texts of 64 KiB and invalid requests, by one agent and by another tenant."""
+    flooders = [f"t0/a{i}" for i in range(TENANT_AGENTS)]
+    same, other = ["t0/a7", "t0/a8"], ["t1/a7", "t1/a8"]
+    async with standing(2, 9, rates=True) as stand:
+        await stand.open([*same, *other])
+        for others in (same, other):
+            for n in range(SEED // 500):  # within the rates
+                await stand.run("write", others, 4, 500, seed=n)
+            await stand.run("query", others, OTHERS_IN_FLIGHT, 200)
+        for kind in KINDS:
+            for name, who, others in (("one agent", flooders[:1], same), ("a tenant", flooders, other)):
+                alone, beside, answers = await _measured(stand, kind, who, others)
+                for verb in VERBS:
+                    yield Row(
+                        bench="flood",
+                        name=f"others' {verb} p99, flood of {kind} by {name}",
+                        value=_median([f.p99 for f in beside[verb]]) * 1e3,
+                        unit="ms",
+                        raw_name="without",
+                        raw=_median([f.p99 for f in alone[verb]]) * 1e3,
+                        budget=Budget("<=", FACTOR, "ratio"),
+                        note=f"p50 {_median([f.p50 for f in alone[verb]]) * 1e3:.1f} → "
+                        f"{_median([f.p50 for f in beside[verb]]) * 1e3:.1f} ms; "
+                        f"most {max(f.most for f in beside[verb]) * 1e3:.0f} ms; flood {answers}",
+                    )
+
+
+async def _measured(
+    stand: Stand, kind: str, who: Sequence[str], others: Sequence[str]
+) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]], str]:
+    alone: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
+    beside: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
+    answers = ""
+    for n in range(ROUNDS):
+        for verb in VERBS:
+            alone[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=200 + n))
+        async with AsyncExitStack() as stack:
+            process = await child(
+                stack, "tests.bench.flooder", stand.home.url, kind, str(FLOOD_IN_FLIGHT * len(who)), *map(stand.creds, who)
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"ready\n"
+            process.stdin.write(b"\n")
+            for verb in VERBS:
+                beside[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=300 + n))
+            process.stdin.write(b"\n")
+            answers = _said(await process.stdout.readline())
+    return alone, beside, answers
+
+
+def _said(line: bytes) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(json.loads(line).items()))
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)
