@@ -26,7 +26,7 @@ from nats.aio.client import Client
 from gate.index_state import NewMemory
 from gate.ledger import erased
 from gate.ledger import events as E
-from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode
+from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode, event_bytes
 from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
@@ -152,7 +152,7 @@ class Recovery:
                 event = E.decode_event(meta)
                 decoded.append(event)
                 self.front.ledger_event(event)
-                t.apply(seq, event, _note(event, body))
+                t.apply(seq, event, _note(event, body), event_bytes(meta, body))
                 self._check_body(section.tenant, seq, event, body, block.header.no)
                 if isinstance(event, E.TenantAdded):
                     t.user_key = self._user_key(event.name)

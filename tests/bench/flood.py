@@ -17,7 +17,7 @@ from .rows import Budget, Row
 from .stand import Stand, child, standing
 
 SEED: Final = 2_000
-ROUNDS: Final = 3
+ROUNDS: Final = 1
 OTHERS_IN_FLIGHT: Final = 2
 OTHERS_TOTAL: Final = 300  # a round and verb: within the others' own limits
 FLOOD_IN_FLIGHT: Final = 96  # an agent may have 64
