@@ -50,7 +50,7 @@ def test_a_long_text_is_read_redacted_and_screened_in_many_steps_to_the_same_end
     rng = random.Random(3)
     text = " ".join(f"w{rng.randrange(10**6)}" for _ in range(7_000)) + " the door code is 48213"
     assert counted(read(text, VECTOR)) >= 5
-    assert counted(cut(text)) >= 5
+    assert counted(cut(text)) >= 3
     assert counted(look(text, origin=0)) >= 5
     assert redact(text).spans[-1].type == "access_code"
     assert screen(text, origin=0) == finished(look(text, origin=0))
