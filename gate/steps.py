@@ -26,9 +26,13 @@ def finished(steps: Steps[T]) -> T:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in parts of about PIECE_CHARS, cut at white space: their words, one after another, are the text's."""
+    """A text in parts of about PIECE_CHARS, cut at white space: their words, one after another, are the text's. Where there is
+    none for as long again it is cut in the middle, which costs a word, or two characters of Chinese as a term.
+    """
     start = 0
-    while len(text) - start > PIECE_CHARS and (cut := _SPACE.search(text, start + PIECE_CHARS)) is not None:
-        yield text[start : cut.start()]
-        start = cut.end()
+    while len(text) - start > PIECE_CHARS:
+        cut = _SPACE.search(text, start + PIECE_CHARS, start + 2 * PIECE_CHARS)
+        end, following = cut.span() if cut else (start + 2 * PIECE_CHARS,) * 2
+        yield text[start:end]
+        start = following
     yield text[start:]

@@ -29,6 +29,7 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
     "recall": retrieval.recall,
     "hnsw": retrieval.hnsw,
     "flood": flood.flood,
+    "stall": flood.stall,
     "lineage": laundering.laundering,
 }
 

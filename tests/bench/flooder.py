@@ -25,9 +25,8 @@ from nats.errors import TimeoutError as NatsTimeout
 from bus.frames import Draft, Query
 from bus.identity import parse_creds
 
-from .texts import Texts
+from .texts import BIG_CHARS, Texts
 
-BIG_BYTES: Final = 65_536
 BIG_TEXTS: Final = 32  # made beforehand; each is told apart by its first words
 KINDS: Final = ("small", "query", "big", "invalid")
 _encode: Final = msgspec.json.Encoder().encode
@@ -42,7 +41,7 @@ def requests(kind: str) -> tuple[str, Callable[[], bytes]]:
         return "write", lambda: b'{"type":"draft","content":7,"request_id":"flood"}'
     if kind == "small":
         return "write", lambda: _encode(Draft(content=texts.memory()))
-    big = [texts.memory(BIG_BYTES - 256) for _ in range(BIG_TEXTS)]
+    big = [texts.memory(BIG_CHARS) for _ in range(BIG_TEXTS)]
     return "write", lambda: _encode(Draft(content=f"{rng.getrandbits(64):x} {rng.choice(big)}"))
 
 

@@ -35,15 +35,16 @@ def counted(steps: Steps[Any]) -> int:
 def test_a_text_in_pieces_has_the_words_and_terms_of_the_whole(parts: list[str], gaps: list[str]) -> None:
     text = "".join(p + gaps[i % len(gaps)] for i, p in enumerate(parts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gate.steps.PIECE_CHARS", 7)
+        patch.setattr("gate.steps.PIECE_CHARS", 24)
         cuts = list(pieces(text))
     assert [t for p in cuts for t in terms(p)] == terms(text)
     assert [w for p in cuts for w in words(fold(p).text)] == words(fold(text).text)
 
 
-def test_a_text_without_white_space_is_one_piece() -> None:
-    text = "\u4e2d" * (3 * PIECE_CHARS)
-    assert list(pieces(text)) == [text]
+def test_a_text_without_white_space_is_cut_too_and_nothing_of_it_is_lost() -> None:
+    text = "\u4e2d\u6587" * (3 * PIECE_CHARS)
+    assert max(map(len, pieces(text))) <= 2 * PIECE_CHARS
+    assert "".join(pieces(text)) == text
 
 
 def test_a_long_text_is_read_redacted_and_screened_in_many_steps_to_the_same_end() -> None:
