@@ -141,9 +141,12 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
     pairs |= {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
     pairs["keys"] = " ".join(keys)
     pairs["keeps"] = f"{row['bytes']:,} bytes; {row['held']} held, {row['review']} of them wait for a review"
-    for sharing in row["shared"]:
-        hosts = f" ({_cell(sharing['hosts'])})" if sharing["hosts"] else ""
-        pairs["shared"] = f"{sharing['key']} was used on several hosts at once{hosts}, last {sharing['last_at']}"
+    if row["shared"]:
+        pairs["shared"] = "; ".join(
+            f"{x['key']} was used on several hosts at once ({_cell(x['hosts']) or 'which: not known since the restart'}), "
+            f"last {x['last_at']}"
+            for x in row["shared"]
+        )
     show(facts(pairs))
     if row["shared"]:
         note(f"cordon: a key of {name} was copied, or is used by two: `cordon agent rotate {tenant} {name}` cuts it.")
