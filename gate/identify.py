@@ -155,9 +155,7 @@ class Identifier:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None
             if project is None or project.state != "active":
                 raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
-        return Principal(
-            tenant, agent, info.user, at.project, rights, user_hash, row, info.host, (info.server, info.id)
-        )
+        return Principal(tenant, agent, info.user, at.project, rights, user_hash, row, info.host, (info.server, info.id))
 
     def _rights_of(self, info: RequestInfo) -> Rights:
         key = (info.issuer_key, tuple(info.tags))

@@ -12,6 +12,8 @@ from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
 from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
 
+from .seats import Seats
+
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
 
 
@@ -25,8 +27,6 @@ class Bounds(NamedTuple):
     clearance: int
     ceiling: int
     user: str
-
-from .seats import Seats
 
 
 @dataclass(slots=True)
