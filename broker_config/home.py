@@ -24,10 +24,13 @@ PORT_TRIES = 64
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second."""
+    """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
+    `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
+    """
 
     port: int
     rates: bool = True
+    quotas: dict[str, int] = {}
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,7 +71,9 @@ class GaveUp(Unavailable):
 def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
     """As cordon.toml says now. -P: a folder named `gate` or `bus` where the user happens to stand is not what is meant."""
     command = [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", str(shard)]
-    return command if home.settings().rates else [*command, "--no-rates"]
+    settings = home.settings()
+    quotas = [x for name, number in settings.quotas.items() for x in ("--quota", f"{name}={number}")]
+    return [*command, *quotas] if settings.rates else [*command, *quotas, "--no-rates"]
 
 
 def issuer_command(home: Home) -> list[str]:

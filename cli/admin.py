@@ -10,7 +10,7 @@ from .agents import register_agents
 from .call import Call
 from .command import PEOPLE, command, group
 from .exits import usage
-from .output import facts, print_json, show, table
+from .output import facts, note, print_json, show, table
 from .render import render_untrusted
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
@@ -138,8 +138,18 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
     pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
     if row["parent"]:
         pairs |= {"delegated by": row["parent"], "until": row["expires_at"]}
-    rights = {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
-    show(facts(pairs | rights | {"keys": " ".join(keys)}))
+    pairs |= {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
+    pairs["keys"] = " ".join(keys)
+    pairs["keeps"] = f"{row['bytes']:,} bytes; {row['held']} held, {row['review']} of them wait for a review"
+    if row["shared"]:
+        pairs["shared"] = "; ".join(
+            f"{x['key']} was used on several hosts at once ({_cell(x['hosts']) or 'which: not known since the restart'}), "
+            f"last {x['last_at']}"
+            for x in row["shared"]
+        )
+    show(facts(pairs))
+    if row["shared"]:
+        note(f"cordon: a key of {name} was copied, or is used by two: `cordon agent rotate {tenant} {name}` cuts it.")
     return None
 
 

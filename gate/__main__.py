@@ -21,6 +21,7 @@ def main() -> int:
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
+    parser.add_argument("--quota", metavar="NAME=NUMBER", action="append", default=[], help="[quotas] of cordon.toml, one each")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
         os.environ.setdefault(name, "1")
@@ -36,6 +37,7 @@ def main() -> int:
         "rebuild" if args.rebuild else "verify" if args.verify else "serve",
         args.accept_ledger,
         rates=not args.no_rates,
+        kept=args.quota,
     )
 
 

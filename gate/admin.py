@@ -86,6 +86,10 @@ class Admin:
                     "agents": len(t.agents.all),
                     "memories": t.memories,
                     "position": t.position,
+                    "held": t.held_total,
+                    "review": t.review_total,
+                    "bytes": t.bytes,
+                    "quotas": msgspec.to_builtins(t.quotas),
                     "state": "suspended" if t.suspended else "active",
                 }
                 for t in s.tenants.values()
@@ -262,6 +266,14 @@ class Admin:
             "projects": list(a.projects),
             "person": a.person,
             "revoked": sorted(a.revoked),
+            "shared": [
+                {"key": key, "hosts": sorted(s.hosts), "first_at": rfc3339(s.first_ms), "last_at": rfc3339(s.last_ms)}
+                for key, seats in a.seats.items()
+                if (s := seats.sharing)
+            ],
+            "held": a.held,
+            "review": a.review,
+            "bytes": a.bytes,
             "state": "revoked" if a.whole else "active" if any(not self._fell(a, k) for k in a.keys) else self._over(a),
             "chain": [ids.text("agt_", x) for x in a.chain],
             "parent": a.parent.name if a.parent else "",

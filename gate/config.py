@@ -23,11 +23,8 @@ CASE_ROOTS_MAX: Final = 65_536  # they stand in one event, 5 bytes each
 COMPARTMENTS_MAX: Final = 64  # beyond it a label says `many`, which may flow nowhere
 QUERY_BATCH_MAX: Final = 16
 WRITE_BATCH_MAX: Final = 64
+WRITE_BATCH_BYTES: Final = 32 << 10  # of content: a larger text is alone in its batch
 DRAIN_S: Final = 5.0
-AGENT_IN_FLIGHT_MAX: Final = 64
-TENANT_IN_FLIGHT_MAX: Final = 1_024
-AGENT_HELD_MAX: Final = 1_000
-TENANT_HELD_MAX: Final = 10_000
 LEDGER_FULL_SHARE: Final = 0.9  # memory writes stop here, containment goes on
 PLAN_MS: Final = 60 * 60_000
 NOTICE_AGAIN_S: Final = 600.0
@@ -71,5 +68,3 @@ encode_settings = msgspec.json.Encoder().encode
 
 assert BLOCK_BYTES_MAX < EVENT_BYTES_MAX < PAYLOAD_BYTES_MAX
 assert 5 * CASE_ROOTS_MAX < EVENT_BYTES_MAX
-assert AGENT_IN_FLIGHT_MAX < TENANT_IN_FLIGHT_MAX
-assert AGENT_HELD_MAX < TENANT_HELD_MAX

@@ -47,6 +47,9 @@ class RequestInfo(msgspec.Struct, frozen=True):
     kind: str = ""
     tags: list[str] = []
     issuer_key: str = ""
+    host: str = ""  # where the connection comes from, and which it is
+    server: str = ""
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Principal:
     rights: Rights
     user_hash: str = ""
     row: Row = NOTHING
+    host: str = ""
+    connection: tuple[str, int] = ("", 0)
 
     @property
     def role(self) -> str:
@@ -150,7 +155,7 @@ class Identifier:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None
             if project is None or project.state != "active":
                 raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
-        return Principal(tenant, agent, info.user, at.project, rights, user_hash, row)
+        return Principal(tenant, agent, info.user, at.project, rights, user_hash, row, info.host, (info.server, info.id))
 
     def _rights_of(self, info: RequestInfo) -> Rights:
         key = (info.issuer_key, tuple(info.tags))

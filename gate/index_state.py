@@ -18,10 +18,12 @@ from gate.projections.vectors import DIM
 from gate.reading.retrieve import ProjectIndex
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
+from gate.steps import Steps, pieces
 from gate.writing.fold import fold
-from gate.writing.lineage import ContextText, text_of
+from gate.writing.lineage import ContextText, read
 
 PROSE_WORDS: Final = 3
+FETCHED: Final = 32  # texts of a context read at once: 2 MiB at most
 ECHOES: Final = 256  # memories of its own that are read again for a context after a start
 
 
@@ -98,42 +100,49 @@ class TenantIndex:
         counts = [self.projects[n].lexical.df for n in numbers if n in self.projects]
         return counts[0] if len(counts) == 1 else lambda term: max((df(term) for df in counts), default=0)
 
-    def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> ContextText:
-        """The context's texts, brought up to what it was served."""
+    def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> Steps[ContextText]:
+        """The context's texts, brought up to what it was served. Not while it is under way for the same context."""
         text = self.contexts.get(ctx.id)
         if text is None:
             text = self.contexts[ctx.id] = ContextText(DIM)
         epoch, fresh = ctx.fresh  # the loop goes on adding
         if text.begin(epoch):
-            self._recall_echoes(ctx, tenant, text)
+            yield from self._recall_echoes(ctx, tenant, text)
         new = [s for s in dict.fromkeys(fresh.popleft() for _ in range(len(fresh))) if s not in text.texts]
-        if new:
-            rows = self.catalog.fetch(new)
-            c = tenant.columns
-            for s in new:
+        for start in range(0, len(new), FETCHED):
+            some = new[start : start + FETCHED]
+            rows = self.catalog.fetch(some)
+            yield
+            for s in some:
                 row = rows.get(s)
-                if row is None or not row.content:
-                    if s > self.applied:  # the loop was faster than the index: it comes again
-                        fresh.append(s)
-                    continue  # erased
-                vector = self._vector(int(c.project[s]), int(c.row[s]))
-                special = int(c.cls[s]) == 2 or int(c.user[s]) != 0
-                said = text_of(
-                    row.content,
-                    vector if vector is not None else embedder.encode([row.content])[0],
-                    _prose((*row.evidence, row.scope_id)),
-                )
-                text.serve(s, said, special)
+                if row is not None and row.content:
+                    yield from self._hear(tenant, text, row, embedder)
+                elif s > self.applied:  # the loop was faster than the index: it comes again; else it is erased
+                    fresh.append(s)
+        if new:
             text.compact(ctx.served)
         return text
 
-    def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> None:
+    def _hear(self, tenant: Tenant, text: ContextText, row: MemoryRow, embedder: Embedder) -> Steps[None]:
+        c, s = tenant.columns, row.seq
+        vector = self._vector(int(c.project[s]), int(c.row[s]))
+        special = int(c.cls[s]) == 2 or int(c.user[s]) != 0
+        if vector is None:
+            vector = embedder.encode([row.content])[0]
+        said = yield from read(row.content, vector, _prose((*row.evidence, row.scope_id)))
+        yield from text.hear(s, said, special)
+        if c.erased[s]:  # while it was under way: who erases has looked here already
+            text.forget({s}, own=False)
+
+    def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> Steps[None]:
         """After a start: copies that the writer made before must not make the words common that it copied."""
         c = tenant.columns
         last = np.flatnonzero((c.actor[: c.n] == ctx.root) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
         copies = [s for s in last if any(e.kind == COPIED for e in tenant.up.edges_of(s))]
-        for row in self.catalog.fetch(copies).values():
-            text.echoes(terms(fold(row.content).text))
+        for start in range(0, len(copies), FETCHED):
+            for row in self.catalog.fetch(copies[start : start + FETCHED]).values():
+                text.echoes([t for piece in pieces(row.content) for t in terms(fold(piece).text)])
+                yield
 
     def _vector(self, project: int, row: int) -> npt.NDArray[np.float32] | None:
         index = self.projects.get(project)

@@ -1,8 +1,9 @@
-"""The index thread: everything that takes CPU off the loop, one job after another: embedding, redaction, screening, lineage
-evidence,
-lexical index, vectors, policy, gate, catalog.
+"""The index thread: everything that takes CPU off the loop: embedding, redaction, screening, lineage evidence, lexical index,
+vectors, policy, gate, catalog.
 
-Invariant: only this thread writes vectors, postings, context texts and catalogs; only the loop writes columns and holds.
+Invariants: only this thread writes vectors, postings, context texts and catalogs; only the loop writes columns and holds.
+Calls run in order. Work is done in slices between calls, and work that has had PARTED_S goes behind all that hasn't: so a
+tenant's large texts cost the others a slice at a time, and nothing waits for ever (CALLS_S, WAIT_S).
 """
 
 from __future__ import annotations
@@ -11,22 +12,83 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, ParamSpec, TypeVar
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
-_Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+SLICE_S: Final = 0.004  # a slice ends with the first step that ends after it
+PARTED_S: Final = 0.008  # what takes longer is long
+CALLS_S: Final = 0.008  # so long calls alone are run while there is work, then a slice
+WAIT_S: Final = 0.05  # so long others go before long work, then a slice
+
+
+class _Call:
+    """One call whose result somebody awaits."""
+
+    __slots__ = ("_done", "_run")
+
+    def __init__(self, run: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        self._run, self._done = run, done
+
+    def run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            result = self._run()
+        except BaseException as e:  # handed to whoever waits
+            loop.call_soon_threadsafe(_fail, self._done, e)
+        else:
+            loop.call_soon_threadsafe(_succeed, self._done, result)
+
+
+class Work:
+    """An iterator of short steps. `deliver` gets, on the loop, what they yield other than None.
+
+    `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it.
+    """
+
+    def __init__(self, steps: Iterator[Any], deliver: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._steps, self._deliver, self._loop = steps, deliver, loop
+        self._spent_s = 0.0
+        self.parted: asyncio.Future[None] = loop.create_future()
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def long(self) -> bool:
+        return self._spent_s >= PARTED_S
+
+    def slice(self) -> bool:
+        """Go on for SLICE_S or to the end; whether that is reached."""
+        start, tell = time.perf_counter(), self._loop.call_soon_threadsafe
+        ended = False
+        try:
+            for found in self._steps:
+                if found is not None:
+                    tell(self._deliver, found)
+                if time.perf_counter() - start >= SLICE_S:
+                    break
+            else:
+                ended = True
+                tell(_succeed, self.done, None)
+        except BaseException as e:  # handed to whoever waits
+            ended = True
+            tell(_fail, self.done, e)
+        self._spent_s += time.perf_counter() - start
+        if ended or self.long:
+            tell(_succeed, self.parted, None)
+        return ended
 
 
 class IndexThread:
-    """Runs calls in order on one thread of its own. `idle`: called about every `idle_s` when there is nothing to do."""
+    """Runs calls and work on one thread of its own. `idle`: called about every `idle_s` when there is nothing to do."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], None], idle_s: float = 0.05) -> None:
         self._loop = loop
         self._idle, self._idle_s = idle, idle_s
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Call | Work | None] = queue.SimpleQueue()
+        self._short, self._long = deque[Work](), deque[Work]()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -35,8 +97,14 @@ class IndexThread:
     def call(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Await the result. Jobs are bounded by the callers: one micro-batch of each kind is under way at a time."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((future, fn, args, kwargs))
+        self._jobs.put(_Call(lambda: fn(*args, **kwargs), future))
         return future
+
+    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None]) -> Work:
+        """Have an iterator's steps done, each of them milliseconds. Bounded by the callers too."""
+        work = Work(steps, deliver, self._loop)
+        self._jobs.put(work)
+        return work
 
     def stop(self) -> None:
         """Finish what is queued, then end. Blocking."""
@@ -44,24 +112,39 @@ class IndexThread:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=self._idle_s)
-            except queue.Empty:
-                try:
-                    self._idle()
-                except Exception:  # what is lost here comes again by replay; the next job meets the cause
-                    log.exception("the idle work of the index thread failed")
-                continue
-            if job is None:
-                return
-            future, fn, args, kwargs = job
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as e:  # handed to whoever waits
-                self._loop.call_soon_threadsafe(_fail, future, e)
+        worked = sliced = 0.0  # when work, and long work, last had a slice
+        ending = False
+        while not ending or self._short or self._long:
+            now, waiting = time.perf_counter(), not ending and not self._jobs.empty()
+            if self._short and (not waiting or now - worked >= CALLS_S):
+                self._slice(self._short)
+                worked = time.perf_counter()
+            elif self._long and (not (waiting or self._short) or now - sliced >= WAIT_S):
+                self._slice(self._long)
+                sliced = time.perf_counter()
             else:
-                self._loop.call_soon_threadsafe(_succeed, future, result)
+                ending = self._take()
+
+    def _slice(self, turns: deque[Work]) -> None:
+        work = turns.popleft()
+        if not work.slice():
+            (self._long if work.long else self._short).append(work)
+
+    def _take(self) -> bool:
+        """The next call or piece of work, or something for a quiet moment; whether this is the end."""
+        try:
+            job = self._jobs.get(timeout=self._idle_s)
+        except queue.Empty:
+            try:
+                self._idle()
+            except Exception:  # what is lost here comes again by replay; the next job meets the cause
+                log.exception("the idle work of the index thread failed")
+            return False
+        if isinstance(job, _Call):
+            job.run(self._loop)
+        elif job is not None:
+            self._short.append(job)
+        return job is None
 
 
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:

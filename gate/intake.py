@@ -35,13 +35,13 @@ from bus.frames import (
 )
 from bus.subjects import Inbound, parse_inbound
 from gate import ids
-from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
-from gate.quotas import Bucket
+from gate.quotas import READ_UNIT_ITEMS, WRITE_UNIT_BYTES, Bucket, Patience, full, too_many
 from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.rights import TABLE, decide
+from gate.state.seats import SHARED
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -79,6 +79,7 @@ class Intake:
         self.shard = shard
         self.tasks: set[asyncio.Task[None]] = set()
         self.open = False
+        self.patience = Patience(shard.loop)
 
     # --- agents -----------------------------------------------------------------------------------
     async def on_memory(self, m: Msg) -> None:
@@ -88,14 +89,16 @@ class Intake:
     def _take(self, m: Msg, serve: Callable[[Principal, str, Msg], None]) -> None:
         """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
         at = parse_inbound(m.subject)
-        if at is None:
+        if at is None or self.patience.spent(at.key):
             return
         p: Principal | None = None
         try:
             p = self.shard.identifier.identify(at, m.headers)
+            if p.host and p.agent.seats[p.key].used(p.connection, p.host, self.shard.now_ms()):
+                self.shard.audit_unknown(p.tenant, p.key, at.verb, p.project, SHARED, p.agent.id)
             if not p.row.served:
                 raise Refused("verb_not_available")
-            self._may_serve(p, at.verb)
+            self._may_serve(p, at.verb, len(m.data))
             serve(p, at.verb, m)
         except Refused as e:
             self._refuse(at, m, e, p)
@@ -119,26 +122,35 @@ class Intake:
                 self._spawn(self._delegate(p, req, m), m.reply, request_id, p.key, p.project, p)
 
     def _refuse(self, at: Inbound, m: Msg, e: Refused, p: Principal | None) -> None:
-        self.shard.refuse(m.reply, e, _request_id(m.data), at.key, at.project)
+        request_id, reply = _request_id(m.data), m.reply
+        self.patience.answer(at.key, lambda: self.shard.refuse(reply, e, request_id, at.key, at.project))
         t = self.shard.tenants.get(at.account)
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
             self.shard.audit_unknown(t, at.key, at.verb[:16], at.project[:64], e.code, p.agent.id if p else b"")
 
-    def _may_serve(self, p: Principal, verb: str) -> None:
+    def _may_serve(self, p: Principal, verb: str, size: int) -> None:
         if not self.open:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
-        if p.agent.in_flight >= AGENT_IN_FLIGHT_MAX:
-            raise Refused("over_quota", field="in_flight", limit=AGENT_IN_FLIGHT_MAX)
-        if p.tenant.in_flight >= TENANT_IN_FLIGHT_MAX:
-            raise Refused("over_quota", field="in_flight", limit=TENANT_IN_FLIGHT_MAX)
-        if self.shard.rates:
-            kind = "writes" if verb == "write" else "reads"
-            for whose in (p.agent, p.tenant):
-                bucket: Bucket = getattr(whose, kind)
-                if not bucket.take():
-                    raise Refused("over_quota", field=f"{kind}_per_second", limit=int(bucket.limit.per_s))
+        a, t, q = p.agent, p.tenant, p.tenant.quotas
+        if a.in_flight >= q.agent_in_flight:
+            raise too_many("in_flight", "agent", q.agent_in_flight, a.in_flight)
+        if t.in_flight >= q.tenant_in_flight:
+            raise too_many("in_flight", "tenant", q.tenant_in_flight, t.in_flight)
+        if verb == "write":
+            self._count("writes_per_second", a.writes, t.writes, 1 + size // WRITE_UNIT_BYTES)
+        else:
+            self._count("reads_per_second", a.reads, t.reads, 1)
+
+    def _count(self, field: str, agent: Bucket, tenant: Bucket, count: int) -> None:
+        """Take a request that counts for so many from what agent and tenant may send a second."""
+        if not self.shard.rates:
+            return
+        if not agent.take(count=count):
+            raise too_many(field, "agent", int(agent.limit.per_s))
+        if not tenant.take(count=count):
+            raise too_many(field, "tenant", int(tenant.limit.per_s))
 
     def _write(self, p: Principal, d: Draft, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
@@ -149,6 +161,10 @@ class Intake:
             return
         if s.writes_full():
             raise Refused("ledger_full")
+        if p.agent.bytes >= t.quotas.agent_bytes:
+            raise full("bytes", "agent", t.quotas.agent_bytes, p.agent.bytes)
+        if t.bytes >= t.quotas.tenant_bytes:
+            raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
         now_ms = s.now_ms()
         checked = check_draft(d, now_ms)
         if p.rights.ceiling < 0:
@@ -206,6 +222,9 @@ class Intake:
             ("user", limits.SCOPE_ID_BYTES_MAX),
         ):
             text_ok(getattr(q, field), field, most)
+        more = (q.k if isinstance(q, Query) else len(q.ids)) // READ_UNIT_ITEMS
+        if more > 0:
+            self._count("reads_per_second", p.agent.reads, t.reads, min(more, limits.K_MAX // READ_UNIT_ITEMS))
         now_ms, as_of_ms = s.now_ms(), time_ms(q.as_of, "as_of")
         if as_of_ms > now_ms:  # it would open what is not valid yet
             raise Refused("time_order", field="as_of")

@@ -1,13 +1,24 @@
-"""Rates: how many requests a second an agent and a tenant may make. Over it a request is refused, nothing is queued.
+"""How much an agent and a tenant may do and keep. Over it a request is refused with the quota's name, its limit and what is used.
 
-How much may be in flight or held at once is counted where it happens (gate/intake.py, gate/writing/decide.py).
+Rates and what is in flight pass by themselves (`over_quota`: wait); what is kept doesn't (`quota_full`: somebody must act). What
+is kept is counted by applying the ledger, so a replay counts the same. Who is refused again and again waits for its refusals
+(Patience): who asks again at once must not take the loop from the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from bus.errors import ConfigError
+
+from .refusals import Refused
 
 
 class Limit(NamedTuple):
@@ -25,6 +36,64 @@ DELEGATIONS: Final = Limit(1, 100)
 SESSIONS: Final = Limit(20, 1_000)  # of a user gateway
 TENANT_WRITES: Final = Limit(10_000, 20_000)
 TENANT_READS: Final = Limit(10_000, 20_000)
+# What a request counts for: what it costs grows with its text, and with how many candidates it has looked at (4 k).
+WRITE_UNIT_BYTES: Final = 4_096
+READ_UNIT_ITEMS: Final = 16
+
+REFUSALS: Final = Limit(20, 100)  # of one key, at once; the others leave later
+REFUSAL_DELAY_S: Final = 0.25  # half of what an `over_quota` asks its client to wait
+REFUSALS_WAITING_MAX: Final = 1_024  # of one key; beyond it a request has no answer
+KEYS_MAX: Final = 10_000
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be in flight and kept: of one agent, and of one tenant. `[quotas]` in cordon.toml sets them for the home.
+
+    Bytes are those of the ledger. Half of what may be held may wait for a review: the others are held by cases.
+    """
+
+    agent_in_flight: int = 64
+    agent_held: int = 1_000
+    agent_review: int = 500
+    agent_bytes: int = 1 << 30
+    tenant_in_flight: int = 1_024
+    tenant_held: int = 10_000
+    tenant_review: int = 5_000
+    tenant_bytes: int = 4 << 30
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+
+DEFAULT: Final = Quotas()
+
+
+def quotas(pairs: Iterable[str]) -> Quotas:
+    """From NAME=NUMBER, as the gatekeeper's command line has them. Raises ConfigError."""
+    named = dict(pair.partition("=")[::2] for pair in pairs)
+    try:
+        return msgspec.convert(named, Quotas, strict=False)
+    except (msgspec.ValidationError, ValueError) as e:
+        raise ConfigError(
+            f"A quota is wrong: {e}.",
+            reason="quota_invalid",
+            advice=f"[quotas] in cordon.toml takes {', '.join(Quotas.__struct_fields__)}.",
+        ) from None
+
+
+Whose = Literal["agent", "tenant"]
+
+
+def too_many(field: str, whose: Whose, limit: int, used: int | None = None) -> Refused:
+    """The refusal of one request too many at once, or a second; it says which quota, whose, and what is used of it."""
+    return Refused("over_quota", field=field, limit=limit, detail={"whose": whose} | ({} if used is None else {"used": used}))
+
+
+def full(field: str, whose: Whose, limit: int, used: int) -> Refused:
+    """The refusal of something that there is no more room to keep."""
+    return Refused("quota_full", field=field, limit=limit, detail={"whose": whose, "used": used})
 
 
 @dataclass(slots=True)
@@ -35,15 +104,51 @@ class Bucket:
     tokens: float = -1.0
     at: float = 0.0
 
-    def take(self, now: float | None = None) -> bool:
-        """Whether one more may pass at `now` (seconds of a monotonic clock)."""
+    def take(self, now: float | None = None, count: int = 1) -> bool:
+        """Whether one more, that counts for so many, may pass at `now` (seconds of a monotonic clock)."""
         now = time.monotonic() if now is None else now
         if self.tokens < 0:
             self.tokens = self.limit.burst
         else:
             self.tokens = min(self.limit.burst, self.tokens + (now - self.at) * self.limit.per_s)
         self.at = now
-        if self.tokens < 1:
+        if self.tokens < count:
             return False
-        self.tokens -= 1
+        self.tokens -= count
         return True
+
+
+class Patience:
+    """When refusals leave: at once, or after a while for a key that has had many; and which keys have too many waiting."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._buckets: dict[str, Bucket] = {}
+        self._waiting = Counter[str]()
+        self.dropped = 0
+
+    def spent(self, key: str) -> bool:
+        """Whether a request of this key is dropped: it doesn't wait for its answers anyway."""
+        if self._waiting[key] < REFUSALS_WAITING_MAX:
+            return False
+        self.dropped += 1
+        return True
+
+    def answer(self, key: str, send: Callable[[], None]) -> None:
+        """Have one refusal sent."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= KEYS_MAX:
+                self._buckets.clear()
+            bucket = self._buckets[key] = Bucket(REFUSALS)
+        if bucket.take():
+            send()
+            return
+        self._waiting[key] += 1
+        self._loop.call_later(REFUSAL_DELAY_S, self._late, key, send)
+
+    def _late(self, key: str, send: Callable[[], None]) -> None:
+        self._waiting[key] -= 1
+        if not self._waiting[key]:
+            del self._waiting[key]
+        send()

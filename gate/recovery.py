@@ -26,18 +26,19 @@ from nats.aio.client import Client
 from gate.index_state import NewMemory
 from gate.ledger import erased
 from gate.ledger import events as E
-from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode
+from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode, event_bytes
 from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
 from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
-from gate.projections.lexical import terms
+from gate.projections.lexical import indexed
 from gate.projections.lineage_rows import Rows
 from gate.projections.vectors import DIM
 from gate.reads_front import ReadsFront
 from gate.state.tenant import Tenant
+from gate.steps import finished
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -151,7 +152,7 @@ class Recovery:
                 event = E.decode_event(meta)
                 decoded.append(event)
                 self.front.ledger_event(event)
-                t.apply(seq, event, _note(event, body))
+                t.apply(seq, event, _note(event, body), event_bytes(meta, body), len(body or b""))
                 self._check_body(section.tenant, seq, event, body, block.header.no)
                 if isinstance(event, E.TenantAdded):
                     t.user_key = self._user_key(event.name)
@@ -209,7 +210,7 @@ class Recovery:
             return NewMemory(MemoryRow(seq, meta, "", (), "", "", "", "", ""), project, frozenset(), np.zeros(DIM, np.float32))
         b = E.decode_memory_body(body[E.SALT_BYTES :])
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
-        return NewMemory(row, project, frozenset(terms(b.content)), self._vector(e, b))
+        return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b))
 
     def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
         embedder = self.shard.admission.embedder

@@ -190,7 +190,12 @@ TABLE: dict[str, Wording] = {
         "With all its labels this is more than one record of the ledger holds.",
         "Derive from less, or name less at once.",
     ),
-    "over_quota": Wording("unavailable", "Over a quota.", "Slow down; see `limit`.", 0.5),
+    "over_quota": Wording("unavailable", "Over a quota of requests.", "Send fewer at once, and wait `retry_after_s`.", 0.5),
+    "quota_full": Wording(
+        "rejected",
+        "A quota of what is kept is used up.",
+        "Have memories reviewed and cases released (held, review), or give more room under [quotas] in cordon.toml.",
+    ),
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5
     ),
@@ -242,6 +247,13 @@ class Refused(Exception):
         self.reasons = reasons
         self.detail = detail or {}
 
+    def _quota(self) -> str:
+        """Which quota, whose and how much of it is used, where this is the refusal of one."""
+        if "whose" not in self.detail:
+            return ""
+        used = f"{self.detail['used']} of {self.limit}" if "used" in self.detail else f"at most {self.limit}"
+        return f" It is the {self.detail['whose']}'s {self.field}: {used}."
+
     def frame(self, request_id: str = "", agent: str = "", project: str = "") -> Refusal:
         w = TABLE[self.code]
         return Refusal(
@@ -253,7 +265,7 @@ class Refused(Exception):
             reasons=list(self.reasons) or [self.code],
             field=self.field,
             limit=self.limit,
-            message=w.message,
+            message=w.message + self._quota(),
             advice=w.advice,
             retry_after_s=w.retry_after_s,
             detail=self.detail,

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -33,6 +33,7 @@ from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.lineage import LineageStore
+from gate.quotas import DEFAULT, Quotas, quotas
 from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
@@ -44,6 +45,10 @@ EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restar
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 HOUSEKEEPING_S: Final = 1.0
+# A collection of everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: `Garbage` says when.
+GC_THRESHOLDS: Final = (2_000, 5, 1 << 30)
+GARBAGE_QUIET_S: Final = 600.0
+GARBAGE_LATEST_S: Final = 6 * 3_600.0
 SHARE_EVERY_S: Final = 5.0
 
 
@@ -150,10 +155,11 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
             await asyncio.wait_for(nc.close(), 2)
 
 
-async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
+async def serve(paths: Paths, url: str, *, rates: bool = True, quotas: Quotas = DEFAULT) -> None:
     """Serve the shard until SIGTERM. Raises what stopped it."""
     async with owned(paths.owner_lock), opened(paths, url) as (shard, nc):
         shard.rates = rates
+        shard.limit(quotas)
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             shard.loop.add_signal_handler(sig, stop.set)
@@ -180,6 +186,7 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
         await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         shard.state, shard.intake.open = "ready", True
         write_atomically(paths.ready, str(os.getpid()))
         log.info("serving shard %d", n)
@@ -204,7 +211,7 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
-        shard.writes.queue
+        not shard.writes.quiet
         or shard.sequencer.turns
         or shard.recalls.asks
         or shard.recalls.records
@@ -214,12 +221,41 @@ async def _quiet(shard: Shard) -> None:
     await shard.outbox.nc.flush()
 
 
+class Garbage:
+    """Young garbage every time, all of it (a quarter of a second with 100k memories) in a quiet moment, or else after hours.
+
+    What has survived is frozen, so that the collector's own full runs don't stop everybody; until the next full one, cycles among
+    it that became garbage stay.
+    """
+
+    def __init__(self) -> None:
+        self._next = self._latest = 0.0
+        self._work = 0
+
+    def collect(self, now: float, work: int) -> None:
+        """`now`: seconds of a monotonic clock. `work`: a number that grows with whatever is done."""
+        quiet, self._work = work == self._work, work
+        if not self._latest:
+            self._set(now)
+        if now < (self._next if quiet else self._latest):
+            gc.collect(1)
+        else:
+            self._set(now)
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
+
+    def _set(self, now: float) -> None:
+        self._next, self._latest = now + GARBAGE_QUIET_S, now + GARBAGE_LATEST_S
+
+
 async def housekeeping(shard: Shard, nc: Client) -> None:
     """The lease's question to the ledger, its fill, notices again, holds with a time limit."""
-    loop = shard.loop
+    loop, garbage = shard.loop, Garbage()
     next_share, next_notice = loop.time() + SHARE_EVERY_S, loop.time() + NOTICE_AGAIN_S
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
+        garbage.collect(loop.time(), shard.recalls.answered + shard.ledger_seq)
         await asyncio.gather(shard.ledger.confirm(), shard.reads.confirm())
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
@@ -294,8 +330,8 @@ def refusal(e: BaseException) -> dict[str, str]:
     return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
 
 
-def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True) -> int:
-    """The process: serve, rebuild or verify. Returns the exit code."""
+def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True, kept: Sequence[str] = ()) -> int:
+    """The process: serve, rebuild or verify. `kept`: quotas as NAME=NUMBER. Returns the exit code."""
     paths = Paths(home, shard)
     paths.error.unlink(missing_ok=True)
     try:
@@ -307,7 +343,7 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             if mode == "serve":
-                runner.run(serve(paths, url, rates=rates))
+                runner.run(serve(paths, url, rates=rates, quotas=quotas(kept)))
                 return 0
             result = runner.run(rebuild(paths, url, accept_by) if mode == "rebuild" else verify_offline(paths, url))
         print(json.dumps(result))

@@ -34,6 +34,7 @@ from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections.catalog import Catalog
 from gate.projections.lineage import LineageStore
+from gate.quotas import DEFAULT, Quotas
 from gate.reading.admit import Admission
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
@@ -65,7 +66,7 @@ class Shard:
         stream_identity: str,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        self.rates = True  # whether requests a second are limited (gate/quotas.py)
+        self.rates, self.quotas = True, DEFAULT  # whether requests a second are limited, and what may be kept (gate/quotas.py)
         self.paths, self.loop, self.now_ms = paths, loop, now_ms
         self.operator_jwt = operator_jwt
         self.stream_identity = stream_identity
@@ -121,6 +122,7 @@ class Shard:
     async def add_tenant(self, account: str, name: str, user_key: bytes) -> Tenant:
         """A new tenant, live."""
         t = Tenant(account, name, user_key)
+        t.quotas = self.quotas
         path = self.paths.catalog(account)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         index = await self.index.call(lambda: TenantIndex(Catalog(path, self.stream_identity)))
@@ -129,6 +131,12 @@ class Shard:
             return self.tenants[account]
         self.indexes[account], self.tenants[account] = index, t
         return t
+
+    def limit(self, quotas: Quotas) -> None:
+        """From now on these are every tenant's."""
+        self.quotas = quotas
+        for t in self.tenants.values():
+            t.quotas = quotas
 
     def tenant_number(self, t: Tenant) -> int:
         return self.event_rows.numbers.get(t.account, -1)
@@ -265,6 +273,10 @@ class Shard:
             "alarms": self.recalls.alarms,
             "retries": self.ledger.retries + self.reads.retries,
             "refused": dict(self.refused),
+            "dropped": self.intake.patience.dropped,
+            "keys_shared": sum(
+                1 for t in self.tenants.values() for a in t.agents.all for seats in a.seats.values() if seats.sharing
+            ),
             "send_failures": dict(self.outbox.failed),
             "uptime_s": round(time.monotonic() - self.started, 1),
             "replayed": self.replayed,

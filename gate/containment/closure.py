@@ -111,6 +111,15 @@ class Adjacency:
             link = links.next_at[at]
         return found[::-1]
 
+    def count(self, nodes: npt.NDArray[np.int32]) -> int:
+        """How many edges these nodes (each once) have in this direction, without making them."""
+        links, total = self._links, 0
+        at = links.head[nodes[nodes < len(links.head)]]
+        while len(at := at[at != 0]):
+            total += len(at)
+            at = links.next[at - 1]
+        return total
+
     def closure(self, roots: Iterable[int], kinds: Collection[int] | None = None, max_hops: int | None = None) -> Closure:
         """Everything reachable from `roots` over edges of `kinds` (None = all), at most `max_hops` away (None = however far).
 

@@ -167,6 +167,11 @@ def encode(header: Header, sections: Sequence[Section]) -> tuple[Block, bytes]:
     return Block(header, tuple(sections), _block_hash(raw, sections)), b"".join(parts)
 
 
+def event_bytes(meta: bytes, body: bytes | None) -> int:
+    """What an event takes in a block: its two parts and their lengths."""
+    return len(meta) + len(body or b"") + 8
+
+
 def _frame_event(meta: bytes, body: bytes | None) -> tuple[bytes, ...]:
     framed = (_u32(len(meta)), meta)
     return (*framed, _u32(_NO_BODY)) if body is None else (*framed, _u32(len(body)), body)

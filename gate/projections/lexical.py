@@ -19,8 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import Stemmer
 
+from gate.steps import Steps, pieces
+
 POSTING_BUDGET: Final = 1_500  # measured on LoCoMo: costs no recall, and stops growth with the project
 TERM_CHARS_MAX: Final = 64  # longer runs are cut: they are keys of the index, not text
+# Of one memory: 64 KiB of prose have about 2,500. A new term costs some 250 B, so that 64 KiB of nothing but new ones cost 4 MB.
+INDEXED_TERMS_MAX: Final = 4_096
 _STEM_CACHE: Final = 1 << 16
 
 Rows = npt.NDArray[np.int32]
@@ -69,6 +73,17 @@ def terms(text: str) -> list[str]:
             else:
                 found += _joined_terms(chunk)
     return found
+
+
+def indexed(text: str) -> Steps[frozenset[str]]:
+    """The terms that a memory is found by: of a text with too many, those that come first. In steps."""
+    found: dict[str, None] = {}
+    for piece in pieces(text):
+        found.update(dict.fromkeys(terms(piece)))
+        if len(found) > INDEXED_TERMS_MAX:
+            return frozenset(list(found)[:INDEXED_TERMS_MAX])
+        yield
+    return frozenset(found)
 
 
 def words(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from gate.ledger.block import Record
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
+from gate.turns import Turns
 
 from .ask import Ask
 from .last_look import look
@@ -49,7 +50,7 @@ class Recalls:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.asks: deque[Ask] = deque()
+        self.asks = Turns[Ask]()
         self.records: deque[Queued] = deque()
         self.wake_asks, self.wake_records = asyncio.Event(), asyncio.Event()
         self.shown = Shown()
@@ -57,7 +58,7 @@ class Recalls:
         self.alarms = 0
 
     def submit(self, a: Ask) -> None:
-        self.asks.append(a)
+        self.asks.add(a.principal.tenant.account, a.context.id, a)
         self.wake_asks.set()
 
     def record(self, tenant: Tenant, record: E.AnyRecord) -> None:
@@ -76,7 +77,7 @@ class Recalls:
             await self.wake_asks.wait()
             self.wake_asks.clear()
             while self.asks:
-                batch = [self.asks.popleft() for _ in range(min(len(self.asks), QUERY_BATCH_MAX))]
+                batch = self.asks.some(QUERY_BATCH_MAX)
                 for a in await self._admitted(batch, s.now_ms()):
                     self._register(a)
                 self.wake_records.set()

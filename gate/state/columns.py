@@ -50,6 +50,7 @@ class Scalars:
     held: memoryview
     review: memoryview
     erased: memoryview
+    body: memoryview
     nosrc: memoryview
     evroot: memoryview
     tail: memoryview
@@ -92,6 +93,7 @@ class Columns:
     held: npt.NDArray[np.uint16]  # open cases, plus one for a pending or rejected review
     review: npt.NDArray[np.int8]
     erased: npt.NDArray[np.int64]  # ms, 0 = not erased
+    body: npt.NDArray[np.int32]  # bytes of its body in the ledger: an erasure takes them away
     nosrc: npt.NDArray[np.bool_]
     evroot: npt.NDArray[np.int64]
     tail: npt.NDArray[np.int64]  # last 5 bytes of the id
@@ -125,6 +127,7 @@ class Columns:
         "held": np.uint16,
         "review": np.int8,
         "erased": np.int64,
+        "body": np.int32,
         "nosrc": np.bool_,
         "evroot": np.int64,
         "tail": np.int64,

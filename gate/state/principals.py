@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -10,6 +11,8 @@ from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
 from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
+
+from .seats import Seats
 
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
 
@@ -46,9 +49,12 @@ class Agent:
     revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
     held: int = 0  # how many of its memories are held now
+    review: int = 0  # how many of them wait for one
+    bytes: int = 0  # of its memories in the ledger
     in_flight: int = 0
     writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
     reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
+    seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key
     delegations: Bucket = field(init=False)
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer

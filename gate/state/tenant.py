@@ -20,7 +20,7 @@ from gate.config import DAY_MS, ProjectSettings, decode_settings
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
-from gate.quotas import TENANT_READS, TENANT_WRITES, Bucket
+from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Bucket
 
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
@@ -28,6 +28,7 @@ from .contexts import Context
 from .erasures import Blocks, Erasure, LegalHold
 from .interned import Interned
 from .principals import Agent, Agents
+from .seats import SHARED
 from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
@@ -87,6 +88,9 @@ class Tenant:
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
+        self.review_total = 0  # memories that wait for one
+        self.bytes = 0  # of all its events in the ledger
+        self.quotas = DEFAULT
         self.in_flight = 0
         self.writes, self.reads = Bucket(TENANT_WRITES), Bucket(TENANT_READS)
 
@@ -154,12 +158,17 @@ class Tenant:
         return [k for k in self.cases.values() if k.holding and any(s in k for s in wanted)] if wanted else []
 
     # --- apply ------------------------------------------------------------------------------------
-    def apply(self, seq: int, event: E.AnyEvent, note: str = "") -> None:
-        """Apply the event with this tenant_seq. `note`: the text of its body, for events that carry one."""
+    def apply(self, seq: int, event: E.AnyEvent, note: str = "", weight: int = 0, body: int = 0) -> None:
+        """Apply the event with this tenant_seq. `note`: the text of its body, for events that carry one. `weight`: the bytes that
+        it takes in the ledger, `body`: how many of them are its body's.
+        """
         self._extend(seq)
+        self.bytes += weight
         match event:
             case E.MemoryWritten():
                 self._memory(seq, event)
+                self.agents.by_id[event.agent].bytes += weight
+                self.columns.at.body[seq] = body
             case E.MemoryReviewed():
                 self._reviewed(seq, event)
             case E.CasePart():
@@ -269,6 +278,8 @@ class Tenant:
         if e.holds:
             c.review[s] = REVIEW_PENDING
             held += 1
+            agent.review += 1
+            self.review_total += 1
         if held:
             c.held[s] = held
             agent.held += 1
@@ -291,6 +302,9 @@ class Tenant:
         now = REVIEW_ACCEPTED if e.verdict == "accept" else REVIEW_REJECTED
         c.review[s] = now
         self.reviewed_at[s] = seq
+        if was == REVIEW_PENDING:
+            self.agents.all[int(c.actor[s])].review -= 1
+            self.review_total -= 1
         if was in (REVIEW_PENDING, REVIEW_REJECTED) and now == REVIEW_ACCEPTED:
             self._drop_holds(np.array([s], np.int32))
         elif was == REVIEW_ACCEPTED and now == REVIEW_REJECTED:
@@ -382,6 +396,8 @@ class Tenant:
     def _erased(self, seq: int, e: E.MemoryErased, note: str) -> None:
         members = unpack_members([e.deltas])
         erased = self.columns.erased
+        for s in members[erased[members] == 0].tolist():
+            self._lose_body(s)
         erased[members] = np.where(erased[members] == 0, e.ms, erased[members])
         by = self.agents.by_id[e.agent].number
         self.erasures[e.erasure] = Erasure(e.erasure, by, e.person, e.second, note, members, e.derived, e.ms, seq)
@@ -389,6 +405,13 @@ class Tenant:
         self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
         self.facts += 1
         self.generation = seq
+
+    def _lose_body(self, seq: int) -> None:
+        """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""
+        at = self.columns.at
+        self.bytes -= at.body[seq]
+        self.agents.all[at.actor[seq]].bytes -= at.body[seq]
+        at.body[seq] = 0
 
     # --- READS ------------------------------------------------------------------------------------
     def expose_to_held(self, ctx: Context, seqs: Iterable[int]) -> None:
@@ -402,7 +425,9 @@ class Tenant:
             served_to[s] |= bit
 
     def replay_read(self, record: E.AnyRecord) -> None:
-        """Apply a READS record to the context it belongs to."""
+        """Apply a READS record to the context it belongs to, or what the audit noted of a key."""
+        if isinstance(record, E.Audit) and record.code == SHARED and record.agent in self.agents.by_id:
+            self.agents.by_id[record.agent].seats[record.key].told(record.ms)
         if not isinstance(record, E.Served):
             return
         agent = self.agents.by_id[record.agent]

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 from bus.frames import CLASSIFICATIONS
 from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_MAX
 from gate import ids
-from gate.config import AGENT_HELD_MAX, TENANT_HELD_MAX
 from gate.identify import Principal
 from gate.ledger import events as E
-from gate.refusals import Refused
+from gate.quotas import full
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED, Columns
 from gate.state.compartments import bounded
 from gate.state.contexts import Context
@@ -144,8 +143,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     cases = [k for k in holding if k.state == "open"]  # a pending one isn't in the ledger: an event may not name it
     if len(cases) < len(holding) or any(int(c.review[s]) in (REVIEW_PENDING, REVIEW_REJECTED) for s in strong):
         holds.append("parent_held")
-    if (holds or cases) and (p.agent.held >= AGENT_HELD_MAX or t.held_total >= TENANT_HELD_MAX):
-        raise Refused("over_quota", field="held", limit=AGENT_HELD_MAX if p.agent.held >= AGENT_HELD_MAX else TENANT_HELD_MAX)
+    _room(p, held=bool(holds or cases), review=bool(holds))
     if cases and "parent_held" not in holds:
         reasons.append("parent_held")
     exposed = sorted(ctx.exposed)
@@ -201,6 +199,19 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         enc=w.encoder,
         body=w.body_hash,
     )
+
+
+def _room(p: Principal, *, held: bool, review: bool) -> None:
+    """Refuse what would be one held, or one to review, too many."""
+    a, t, q = p.agent, p.tenant, p.tenant.quotas
+    if review and a.review >= q.agent_review:
+        raise full("review", "agent", q.agent_review, a.review)
+    if review and t.review_total >= q.tenant_review:
+        raise full("review", "tenant", q.tenant_review, t.review_total)
+    if held and a.held >= q.agent_held:
+        raise full("held", "agent", q.agent_held, a.held)
+    if held and t.held_total >= q.tenant_held:
+        raise full("held", "tenant", q.tenant_held, t.held_total)
 
 
 def _edges(w: Write, c: Columns) -> list[E.Edge]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from gate.steps import PIECE_CHARS, Steps, finished
 from gate.writing.fold import fold
 from gate.writing.secret_rules import CONTEXT, LONG_RUN, NUMBERS, VENDOR
 
@@ -37,7 +38,18 @@ class _Found(NamedTuple):
 
 def redact(text: str) -> Redacted:
     """The text with each secret replaced by `[redacted:<type>]`, and where the marks are."""
-    found = _merged(_found(text))
+    return finished(cut(text))
+
+
+def cut(text: str) -> Steps[Redacted]:
+    """The same in steps: a text of 64 KiB takes 16 ms."""
+    seen: list[_Found] = []
+    for one in _found(text):
+        if one is None:
+            yield
+        else:
+            seen.append(one)
+    found = _merged(seen)
     if not found:
         return Redacted(text, ())
     parts: list[str] = []
@@ -54,8 +66,8 @@ def redact(text: str) -> Redacted:
     return Redacted("".join(parts), tuple(spans))
 
 
-def _found(text: str) -> Iterator[_Found]:
-    """In the order of the rules, so that the more telling type comes first."""
+def _found(text: str) -> Iterator[_Found | None]:
+    """In the order of the rules, the more telling type first; of a long text None after each rule that was tried."""
     folded = fold(text)
     copy = folded.text
     lower = copy.lower()
@@ -71,9 +83,11 @@ def _found(text: str) -> Iterator[_Found]:
                 end -= len(match[1]) - len(match[1].rstrip(_TRAILING))
                 if is_secret(rule.type, copy[start:end]):
                     yield _Found(*folded.original_span(start, end), rule.type)
+            if len(copy) > PIECE_CHARS:
+                yield None
 
 
-def _merged(found: Iterator[_Found]) -> list[_Found]:
+def _merged(found: list[_Found]) -> list[_Found]:
     """Disjoint, in order of place; of overlapping ones the union, under the type of the first rule."""
     merged: list[_Found] = []
     for _, f in sorted(enumerate(found), key=lambda item: (item[1].start, item[0])):

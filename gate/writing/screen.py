@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from bus.frames import ORIGINS
+from gate.steps import PIECE_CHARS, Steps, finished
 from gate.writing.fold import fold
 from gate.writing.screen_rules import EXFIL, IMITATION, INSTRUCTION, PREFERENCE, TRIGGER
 
@@ -42,6 +43,11 @@ def screen(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | Non
     Without `tools` (None) names of tools are not judged. Scores of different reasons add up as independent doubts: 500 and 600
     give 800; of one reason the highest counts. `kind` is for thresholds per kind; none has been calibrated yet.
     """
+    return finished(look(text, origin=origin, kind=kind, tools=tools))
+
+
+def look(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | None = None) -> Steps[Screening]:
+    """The same in steps: a text of 64 KiB takes 8 ms."""
     copy = fold(text).text
     hidden = _hidden(text)
     lower = (copy + "\n" + hidden if hidden else copy).lower()
@@ -49,6 +55,8 @@ def screen(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | Non
     for rule in _RULES if origin >= _OWNER_FROM else _RULES_OF_OTHERS:
         if found.get(rule.reason, 0) >= rule.score:
             continue
+        if len(copy) > PIECE_CHARS:
+            yield
         for literal in rule.literals:  # a loop: `any` over a generator takes twice as long
             if literal in lower:
                 if rule.pattern.search(lower):

@@ -25,7 +25,7 @@ from gate import ids
 from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX, EVENT_BYTES_MAX
 from gate.index_state import NewMemory
 from gate.ledger import events as E
-from gate.ledger.block import body_hash
+from gate.ledger.block import body_hash, event_bytes
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.projections.catalog import MemoryRow
 from gate.refusals import Refused
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
-FRAMING_BYTES: Final = 8  # the two lengths of an event
+DECIDING_S: Final = 0.008  # a block is no larger than what is decided meanwhile: the loop serves others too
+ANSWERS: Final = 32  # so many receipts leave before the loop serves others
 SECTION_BYTES: Final = 192  # a section's head, generously
 
 
@@ -65,7 +66,7 @@ class Stored:
     @property
     def weight(self) -> int:
         """Bytes that it takes in a block."""
-        return len(self.meta) + len(self.body or b"") + FRAMING_BYTES
+        return event_bytes(self.meta, self.body)
 
 
 def noted(make: Callable[[bytes], E.AnyEvent], text: str, salt: bytes) -> Stored:
@@ -143,8 +144,10 @@ class Sequencer:
         size, skipped = 0, 0
         sections: set[str] = set()
         superseding: set[tuple[str, int]] = set()
-        now_ms = self.shard.now_ms()
+        now_ms, until = self.shard.now_ms(), time.perf_counter() + DECIDING_S
         while self.turns and skipped < len(self.turns) and len(out) < BLOCK_EVENTS_MAX:
+            if out and time.perf_counter() > until:
+                break
             tenant = self.turns[0]
             w = self.queues[tenant][0]
             if isinstance(w, Operation) or (w.supersedes and (tenant, w.supersedes) in superseding):
@@ -254,7 +257,7 @@ class Sequencer:
             t = s.tenants[section.tenant]
             t.blocks.note(section.seq, seq)
             for at, x in enumerate(stored, section.seq):
-                t.apply(at, x.event, x.note)
+                t.apply(at, x.event, x.note, x.weight, len(x.body or b""))
         sections = [(x.tenant, x.seq, [y.event for y in events[x.tenant]]) for x in block.sections]
         s.lineage.put("LEDGER", seq, s.event_rows.ledger(s.tenants, sections, seq))
         self.blocks += 1
@@ -276,7 +279,9 @@ class Sequencer:
         await s.index.call(index)
         for account, ws in by.items():
             t = s.tenants[account]
-            for w in ws:
+            for i, w in enumerate(ws, 1):
+                if i % ANSWERS == 0:
+                    await asyncio.sleep(0)
                 assert w.event is not None
                 if w.idem:
                     self.pending.pop((account, w.idem), None)

@@ -1,14 +1,20 @@
-"""The write pump: micro-batches of drafts through the index thread, then to the sequencer in order of arrival."""
+"""The write pump: micro-batches of drafts through the index thread, then to the sequencer: of one context in order of arrival.
+
+Contexts take turns, and what is slow (large texts, or a context that was served much since it last wrote) holds up nobody
+else: its batch goes on in slices while later batches of other contexts overtake it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from gate.config import WRITE_BATCH_MAX
+from gate.config import WRITE_BATCH_BYTES, WRITE_BATCH_MAX
+from gate.index_thread import Work
 from gate.refusals import Refused
+from gate.turns import Turns
 
 from .decide import Write
 from .prepare import prepare
@@ -17,39 +23,92 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
+Key = tuple[str, bytes]  # tenant, context
 
 
 class Writes:
-    """Bounded by the in-flight quotas of agents and tenants."""
+    """Bounded by the in-flight quotas of agents and tenants. A context has drafts in one batch at a time."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.queue: deque[Write] = deque()
+        self.turns = Turns[Write]()
+        self.busy: dict[Key, deque[Write]] = {}  # contexts with drafts in a batch, and what they sent since
+        self.left = Counter[Key]()  # how many of these drafts aren't prepared yet
         self.wake = asyncio.Event()
 
     def submit(self, w: Write) -> None:
-        self.queue.append(w)
-        self.wake.set()
+        """Queue a draft."""
+        later = self.busy.get(_key(w))
+        if later is not None:
+            later.append(w)
+        else:
+            self.turns.add(*_key(w), w)
+            self.wake.set()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is queued or under way."""
+        return not self.turns and not self.busy
 
     async def run(self) -> None:
-        """Until cancelled: whatever queued meanwhile is the next batch. One draft that fails costs no other."""
-        s = self.shard
+        """Until cancelled: whatever queued meanwhile is the next batch."""
         while True:
             await self.wake.wait()
             self.wake.clear()
-            while self.queue:
-                batch = [self.queue.popleft() for _ in range(min(len(self.queue), WRITE_BATCH_MAX))]
-                for w in await self._prepared(batch):
-                    s.sequencer.submit(w.principal.tenant.account, w)
+            while self.turns:
+                await self._begin(self._next()).parted
 
-    async def _prepared(self, batch: list[Write]) -> list[Write]:
+    def _next(self) -> list[Write]:
+        batch: list[Write] = []
+        size = 0
+        while self.turns and len(batch) < WRITE_BATCH_MAX and size < WRITE_BATCH_BYTES:
+            batch.append(w := self.turns.next())
+            size += len(w.checked.draft.content)
+        return batch
+
+    def _begin(self, batch: list[Write]) -> Work:
+        for w in batch:
+            self.busy.setdefault(_key(w), deque())
+            self.left[_key(w)] += 1
+        return self._prepare(batch, deque())
+
+    def _prepare(self, batch: list[Write], alone: deque[Write]) -> Work:
+        """One draft that fails costs no other: what is left of its batch is prepared one by one (`alone`)."""
         s = self.shard
-        try:
-            await s.index.call(prepare, batch, s.indexes, s.admission.embedder)
-            return batch
-        except Exception:
-            if len(batch) == 1:
-                log.exception("a draft could not be prepared")
-                s.refuse_write(batch[0], Refused("internal"))
-                return []
-        return [w for one in batch for w in await self._prepared([one])]
+        waiting = {id(w): w for w in batch}
+
+        def deliver(w: Write) -> None:
+            del waiting[id(w)]
+            s.sequencer.submit(w.principal.tenant.account, w)
+            self._prepared(w)
+
+        def ended(done: asyncio.Future[None]) -> None:
+            if done.cancelled():
+                return
+            if (error := done.exception()) is not None:
+                if len(batch) > 1:
+                    alone.extend(waiting.values())
+                else:
+                    log.error("a draft could not be prepared", exc_info=error)
+                    s.refuse_write(batch[0], Refused("internal"))
+                    self._prepared(batch[0])
+            if alone:
+                self._prepare([alone.popleft()], alone)
+
+        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver)
+        work.done.add_done_callback(ended)
+        return work
+
+    def _prepared(self, w: Write) -> None:
+        """When the last draft of a context is, those that it sent meanwhile have their turn."""
+        key = _key(w)
+        self.left[key] -= 1
+        if not self.left[key]:
+            del self.left[key]
+            for later in self.busy.pop(key):
+                self.turns.add(*key, later)
+            self.wake.set()
+
+
+def _key(w: Write) -> Key:
+    return w.principal.tenant.account, w.context.id

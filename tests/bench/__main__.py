@@ -14,7 +14,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and to
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from . import compute, laundering, replay, retrieval, traffic
+from . import compute, flood, laundering, replay, retrieval, traffic
 from .rows import Row, as_json, as_table
 
 BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
@@ -28,6 +28,8 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
     "memory": traffic.memory,
     "recall": retrieval.recall,
     "hnsw": retrieval.hnsw,
+    "flood": flood.flood,
+    "stall": flood.stall,
     "lineage": laundering.laundering,
 }
 

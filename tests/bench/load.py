@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from bus.frames import Draft, Get, Query
 from bus.identity import parse_creds
 
-from .texts import Texts
+from .texts import BIG_CHARS, Texts
 
 TIMEOUT_S: Final = 60.0
 RECENT_PARENTS: Final = 2_000
@@ -45,7 +45,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 class Run(msgspec.Struct, frozen=True, tag="run", kw_only=True):
     """`total` requests of one kind, `in_flight` at a time, worker j as agent j modulo their number."""
 
-    kind: str  # echo | query | write | child | get | raw
+    kind: str  # echo | query | write | big | child | get | raw
     agents: list[str]
     in_flight: int
     total: int
@@ -62,6 +62,7 @@ class Figures(msgspec.Struct, frozen=True):
     total: int
     p50: float
     p99: float
+    most: float = 0.0
     items: int = 0
     ids: list[str] = []
 
@@ -114,6 +115,9 @@ class Load:
         async def write(j: int) -> None:
             self._keep(written(self._tenant(r, j)), await ask(j, "write", _encode(Draft(content=texts.memory()))))
 
+        async def big(j: int) -> None:
+            self._keep(written(self._tenant(r, j)), await ask(j, "write", _encode(Draft(content=texts.memory(BIG_CHARS)))))
+
         async def child(j: int) -> None:
             tree = written(self._tenant(r, j))
             parent = [rng.choice(tree[-RECENT_PARENTS:])] if tree else []
@@ -133,9 +137,9 @@ class Load:
                 raise SystemExit(f"JetStream refused: {answer.data!r}")
 
         question = _encode(Query(text=texts.question()))
-        one = {"echo": echo, "write": write, "child": child, "query": query, "get": get, "raw": raw}[r.kind]
+        one = {"echo": echo, "write": write, "big": big, "child": child, "query": query, "get": get, "raw": raw}[r.kind]
         figures = await _drive(one, r.in_flight, r.total)
-        ids = written(self.clients[r.agents[0]][1])[:100] if r.kind in ("write", "child") else []
+        ids = written(self.clients[r.agents[0]][1])[:100] if r.kind in ("write", "big", "child") else []
         return msgspec.structs.replace(figures, items=self.items, ids=ids)
 
     def _tenant(self, r: Run, j: int) -> str:
@@ -171,7 +175,7 @@ async def _drive(one: Callable[[int], Awaitable[None]], in_flight: int, total: i
     await asyncio.gather(*(worker(j) for j in range(in_flight)))
     seconds = time.perf_counter() - start
     times.sort()
-    return Figures(seconds, time.process_time() - cpu, total, times[len(times) // 2], times[int(len(times) * 0.99)])
+    return Figures(seconds, time.process_time() - cpu, total, times[len(times) // 2], times[int(len(times) * 0.99)], times[-1])
 
 
 async def _ignore(error: Exception) -> None:

@@ -124,12 +124,13 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(tenants: int = 1, agents: int = 8, *, load: bool = True) -> AsyncIterator[Stand]:
+async def standing(tenants: int = 1, agents: int = 8, *, load: bool = True, rates: bool = False) -> AsyncIterator[Stand]:
     """Tenants t0…, each with agents a0… and an operator `ops` in projects p1 and p2. Stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="cordon-bench-"))
     home = Home(folder / "home")
     home.create()
-    write_private(home.config, home.config.read_text() + "rates = false\n")  # what is measured is what it can, not what it may
+    if not rates:  # what is measured is what it can, not what it may
+        write_private(home.config, home.config.read_text() + "rates = false\n")
     async with AsyncExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(supervisor.stop, home)
@@ -141,28 +142,29 @@ async def standing(tenants: int = 1, agents: int = 8, *, load: bool = True) -> A
         await _start_responder(stand, stack)
         await _raw_stream(stand)
         if load:
-            stand._load = await _child(stack, "tests.bench.load", home.url)
+            stand._load = await child(stack, "tests.bench.load", home.url)
         yield stand
 
 
-async def _child(stack: AsyncExitStack, module: str, *args: str) -> asyncio.subprocess.Process:
+async def child(stack: AsyncExitStack, module: str, *args: str) -> asyncio.subprocess.Process:
+    """A module of the benches as a process of its own, ended with `stack`."""
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *args, stdin=pipe, stdout=pipe, limit=1 << 24)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *args, stdin=pipe, stdout=pipe, limit=1 << 24)
 
     async def end() -> None:
-        if child.returncode is None:
-            child.terminate()
-        await child.wait()
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
 
     stack.push_async_callback(end)
-    return child
+    return process
 
 
 async def _start_responder(stand: Stand, stack: AsyncExitStack) -> None:
     creds = stand.creds("core/bench")
-    child = await _child(stack, "tests.bench.responder", stand.home.url, creds, f"in.{ECHO_SHARD}.>")
-    assert child.stdout is not None
-    assert await child.stdout.readline() == b"ready\n"
+    responder = await child(stack, "tests.bench.responder", stand.home.url, creds, f"in.{ECHO_SHARD}.>")
+    assert responder.stdout is not None
+    assert await responder.stdout.readline() == b"ready\n"
 
 
 async def _raw_stream(stand: Stand) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gate.model.datasets import DataMissing, data_file
 
 MEMORY_CHARS: Final = 120
+BIG_CHARS: Final = 65_000  # within 64 KiB
 _WORDS: Final = 4_000
 _TAIL_CHARS: Final = 16  # two rare words at least
 

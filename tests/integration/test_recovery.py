@@ -442,7 +442,7 @@ def _tenant(t: Tenant, shard: Shard) -> dict[str, Any]:
     return {
         "columns": {name: getattr(c, name)[: c.n].tolist() for name in Columns._TYPES},
         "ids": t.ids,
-        "agents": [(a.id, a.name, a.role, a.keys, a.projects, a.root, a.chain, a.held) for a in t.agents.all],
+        "agents": [(a.id, a.name, a.role, a.keys, a.projects, a.root, a.chain, a.held, a.review, a.bytes) for a in t.agents.all],
         "projects": {n: (p.number, p.settings, p.state, p.rows, p.special) for n, p in t.projects.items()},
         "interned": (t.users.values, t.readers.values, t.comps.values, t.project_names.values),
         "edges": [(n, t.down.edges_of(n), t.up.edges_of(n)) for n in range(c.n)],
@@ -455,7 +455,7 @@ def _tenant(t: Tenant, shard: Shard) -> dict[str, Any]:
             k: (x.root, x.epoch, x.recalls, x.labels.joined(), list(x.served.items()), x.exposed, x.last_read_ms)
             for k, x in used.items()
         },
-        "counts": (t.position, t.generation, t.policy, t.held_total, t.memories, t.user_key),
+        "counts": (t.position, t.generation, t.policy, t.held_total, t.review_total, t.memories, t.bytes, t.user_key),
         "served_to": t.served_to,
         "notices": t.notices,
         "idem": t.idem,

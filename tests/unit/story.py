@@ -67,6 +67,10 @@ class Story:
 
     def memory(self, by: Principal, **facts: Any) -> int:
         """A memory as the ledger might hold it, whatever would have been decided."""
+        return self.apply(self.written(by, **facts))
+
+    def written(self, by: Principal, **facts: Any) -> E.MemoryWritten:
+        """Its event."""
         stamp = {
             "project": by.project,
             "comp": [f"project:{facts.get('project', by.project)}"],
@@ -74,13 +78,11 @@ class Story:
             "trust": 500,
             "floor": 500,
         }
-        return self.apply(
-            E.MemoryWritten(
-                **{
-                    "ms": self.ms, "id": _id(f"memory {self.t.position}"), "agent": by.agent.id, "key": by.key, "role": by.role,
-                    "ctx": by.agent.id, "body": b"h" * 32, **stamp, **facts,
-                }
-            )
+        return E.MemoryWritten(
+            **{
+                "ms": self.ms, "id": _id(f"memory {self.t.position}"), "agent": by.agent.id, "key": by.key, "role": by.role,
+                "ctx": by.agent.id, "body": b"h" * 32, **stamp, **facts,
+            }
         )  # fmt: skip
 
     def case(self, by: Principal, *members: int, roots: Sequence[int] = ()) -> bytes:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.limits import EDGES_PER_MEMORY_MAX
-from gate.config import AGENT_HELD_MAX, DAY_MS
+from gate.config import DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.quotas import DEFAULT
 from gate.refusals import Refused
 from gate.writing.decide import Write, decide
 from gate.writing.lineage import Evidence, Pair
@@ -338,10 +339,10 @@ def test_what_is_superseded_already_is_a_conflict_until_its_successor_is_held() 
 def test_an_agent_with_too_many_held_memories_may_write_only_what_isn_t_held() -> None:
     story = Story()
     writer = story.agent("writer")
-    writer.agent.held = AGENT_HELD_MAX
+    writer.agent.held = DEFAULT.agent_held
     with pytest.raises(Refused) as refused:
         decided(story, story.draft(writer, screening=Screening(900, ("instruction",))))
-    assert (refused.value.code, refused.value.limit) == ("over_quota", AGENT_HELD_MAX)
+    assert (refused.value.code, refused.value.limit) == ("quota_full", DEFAULT.agent_held)
     assert decided(story, story.draft(writer)).holds == []
 
 

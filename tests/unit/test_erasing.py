@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from gate.ledger import events as E
+from gate.ledger.members import pack_members
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import DIM, ProjectVectors
 from gate.state.contexts import Mark
 from gate.state.erasures import Blocks
 from gate.writing.lineage import ContextText, text_of
+
+from .story import Story
 
 STREAM = "home-1"
 
@@ -144,3 +148,22 @@ def test_blocks_tell_where_an_event_lies_and_what_lies_in_a_block() -> None:
         blocks.note(first, block)
     assert [blocks.of(seq) for seq in (1, 3, 4, 5, 8)] == [3, 3, 4, 9, 9]
     assert [list(blocks.span(block, 8)) for block in (2, 3, 4, 5, 9, 10)] == [[], [1, 2, 3], [4], [], [5, 6, 7], []]
+
+
+# --- quotas -------------------------------------------------------------------------------------------
+def test_an_erasure_gives_back_the_bytes_of_bodies_once_and_as_a_replay_without_them_counts() -> None:
+    def told(*, stripped: bool) -> tuple[int, int, int]:
+        story = Story()
+        ann = story.agent("ann")
+        for n in (b"a", b"b"):
+            body = 0 if stripped else 300
+            written = story.written(ann, id=n * 16)
+            story.t.apply(story.t.position + 1, written, weight=100 + body, body=body)  # the only events that weigh anything
+        first = story.t.by_id[b"a" * 16]
+        [(count, deltas)] = pack_members([first, story.t.by_id[b"b" * 16]])
+        for erasure in (b"1" * 16, b"2" * 16):
+            story.apply(E.MemoryErased(ms=story.ms, erasure=erasure, agent=ann.agent.id, count=count, deltas=deltas))
+        return story.t.bytes, ann.agent.bytes, int(story.t.columns.erased[first])
+
+    assert told(stripped=False) == told(stripped=True)
+    assert told(stripped=False)[:2] == (200, 200)

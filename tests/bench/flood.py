@@ -1,0 +1,139 @@
+"""What a flood by one agent or one tenant costs the others: their p99 with the flood, and without it just before.
+
+Limits of requests a second are on, as users have them. The flood is closed-loop: it keeps more requests open than an agent may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import nats
+
+from bus.frames import Draft
+from bus.identity import parse_creds
+
+from .flooder import KINDS
+from .load import Figures
+from .rows import Budget, Row
+from .stand import Stand, child, standing
+
+SEED: Final = 2_000
+ROUNDS: Final = 1
+OTHERS_IN_FLIGHT: Final = 2
+OTHERS_TOTAL: Final = 300  # a round and verb: within the others' own limits
+FLOOD_IN_FLIGHT: Final = 96  # an agent may have 64
+TENANT_AGENTS: Final = 6
+FACTOR: Final = 2.0  # the others' p99 may grow by this
+VERBS: Final = ("query", "write")
+SERVED_BIG: Final = 480
+
+
+async def flood(big: bool) -> AsyncIterator[Row]:
+    """Floods of small writes, questions, texts of 64 KiB and invalid requests, by one agent and by another tenant."""
+    flooders = [f"t0/a{i}" for i in range(TENANT_AGENTS)]
+    same, other = ["t0/a7", "t0/a8"], ["t1/a7", "t1/a8"]
+    async with standing(2, 9, rates=True) as stand:
+        await stand.open([*same, *other])
+        for others in (same, other):
+            for n in range(SEED // 500):  # within the rates
+                await stand.run("write", others, 4, 500, seed=n)
+            await stand.run("query", others, OTHERS_IN_FLIGHT, 200)
+        for kind in KINDS:
+            for name, who, others in (("one agent", flooders[:1], same), ("a tenant", flooders, other)):
+                alone, beside, answers = await _measured(stand, kind, who, others)
+                for verb in VERBS:
+                    yield Row(
+                        bench="flood",
+                        name=f"others' {verb} p99, flood of {kind} by {name}",
+                        value=_median([f.p99 for f in beside[verb]]) * 1e3,
+                        unit="ms",
+                        raw_name="without",
+                        raw=_median([f.p99 for f in alone[verb]]) * 1e3,
+                        budget=Budget("<=", FACTOR, "ratio"),
+                        note=f"p50 {_median([f.p50 for f in alone[verb]]) * 1e3:.1f} → "
+                        f"{_median([f.p50 for f in beside[verb]]) * 1e3:.1f} ms; "
+                        f"most {max(f.most for f in beside[verb]) * 1e3:.0f} ms; flood {answers}",
+                    )
+
+
+async def stall(big: bool) -> AsyncIterator[Row]:
+    """A reader that was served many texts of 64 KiB writes for the first time: how long it takes, what it costs the others."""
+    reader, others = "t0/a0", ["t1/a0", "t1/a1"]
+    async with standing(2, 4) as stand:
+        await stand.open([reader, "t0/a1", "t0/a2", *others])
+        await stand.run("write", others, 4, 1_000)
+        await stand.run("big", ["t0/a1", "t0/a2"], 8, SERVED_BIG)
+        await stand.run("get", [reader], 1, -(-SERVED_BIG // 8), k=8)
+        alone = {verb: await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=5) for verb in VERBS}
+        first = asyncio.create_task(_first_write(stand, reader))
+        beside = {verb: [] for verb in VERBS}  # type: dict[str, list[Figures]]
+        while not first.done():
+            for verb in VERBS:
+                beside[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, 50, seed=6))
+        yield Row(
+            bench="stall", name=f"first write after {SERVED_BIG} served texts of 64 KiB", value=first.result(), unit="s",
+            note="its own; the index thread of all tenants works it off in slices",
+        )  # fmt: skip
+        for verb in VERBS:
+            yield Row(
+                bench="stall",
+                name=f"others' {verb} meanwhile, the longest",
+                value=max(f.most for f in beside[verb]) * 1e3,
+                unit="ms",
+                raw_name="longest without",
+                raw=alone[verb].most * 1e3,
+                note=f"p50 {alone[verb].p50 * 1e3:.1f} → {_median([f.p50 for f in beside[verb]]) * 1e3:.1f} ms",
+            )
+
+
+async def _first_write(stand: Stand, name: str) -> float:
+    key = parse_creds(Path(stand.creds(name)).read_text()).key
+    nc = await nats.connect(stand.home.url, user_credentials=stand.creds(name), inbox_prefix=f"_INBOX.{key}".encode())
+    try:
+        start = time.perf_counter()
+        draft = msgspec.json.encode(Draft(content="What I make of it: the lorry leaves at six"))
+        answer = await nc.request(f"mem.{name.split('/')[0]}.p1.write.{key}", draft, timeout=120)
+        assert answer.data.startswith(b'{"type":"receipt"'), answer.data
+        return time.perf_counter() - start
+    finally:
+        await nc.close()
+
+
+async def _measured(
+    stand: Stand, kind: str, who: Sequence[str], others: Sequence[str]
+) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]], str]:
+    alone: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
+    beside: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
+    answers = ""
+    for n in range(ROUNDS):
+        for verb in VERBS:
+            alone[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=200 + n))
+        async with AsyncExitStack() as stack:
+            process = await child(
+                stack, "tests.bench.flooder", stand.home.url, kind, str(FLOOD_IN_FLIGHT * len(who)), *map(stand.creds, who)
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"ready\n"
+            process.stdin.write(b"\n")
+            for verb in VERBS:
+                beside[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=300 + n))
+            process.stdin.write(b"\n")
+            answers = _said(await process.stdout.readline())
+    return alone, beside, answers
+
+
+def _said(line: bytes) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(json.loads(line).items()))
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)

@@ -1,0 +1,142 @@
+"""One thread for all tenants: what is long is done in slices, and what is short goes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gate.index_thread import PARTED_S, IndexThread
+
+
+@contextmanager
+def running(idle: Callable[[], None] = lambda: None) -> Iterator[IndexThread]:
+    thread = IndexThread(asyncio.get_running_loop(), idle, idle_s=0.001)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.stop()
+
+
+def spin(until: threading.Event) -> Iterator[Any]:
+    """Long work: goes on, by steps that take next to nothing, until it is told to stop."""
+    while not until.is_set():
+        yield None
+
+
+def test_a_call_is_answered_while_long_work_is_under_way() -> None:
+    async def scenario() -> None:
+        stop = threading.Event()
+        with running() as thread:
+            work = thread.work(spin(stop), lambda _: None)
+            await asyncio.wait_for(work.parted, 10)
+            assert work.long
+            assert not work.done.done()
+            for i in range(20):
+                assert await asyncio.wait_for(thread.call(int, i), 10) == i
+            second = thread.work(iter([None, "short"]), lambda _: None)  # and so is other work, to its end
+            await asyncio.wait_for(second.done, 10)
+            assert not work.done.done()
+            stop.set()
+            await asyncio.wait_for(work.done, 10)
+
+    asyncio.run(scenario())
+
+
+def test_long_work_ends_though_there_is_always_something_short() -> None:
+    async def scenario() -> None:
+        steps, ended = 0, False
+
+        def long() -> Iterator[None]:
+            nonlocal steps
+            while steps < 2_000:
+                steps += 1
+                threading.Event().wait(0.0001)
+                yield None
+
+        async def others() -> None:
+            while not ended:
+                await thread.call(threading.Event().wait, 0.002)
+
+        with running() as thread:
+            work = thread.work(long(), lambda _: None)
+            busy = [asyncio.create_task(others()) for _ in range(3)]
+            await asyncio.wait_for(work.done, 30)
+            ended = True
+            await asyncio.gather(*busy)
+        assert steps == 2_000
+
+    asyncio.run(scenario())
+
+
+def test_what_work_yields_is_delivered_in_order_and_before_its_end() -> None:
+    async def scenario() -> None:
+        heard: list[int] = []
+        with running() as thread:
+            work = thread.work(iter([1, None, 2, 3]), heard.append)
+            await work.done
+            assert heard == [1, 2, 3]
+            assert work.parted.done()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_work_reaches_who_waits_and_costs_no_other() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("a bad draft")
+
+    async def scenario() -> None:
+        heard: list[int] = []
+        with running() as thread:
+            work = thread.work(broken(), heard.append)
+            with pytest.raises(ValueError, match="a bad draft"):
+                await work.done
+            await work.parted
+            assert heard == [1]
+            assert await thread.call(lambda: "goes on") == "goes on"
+
+    asyncio.run(scenario())
+
+
+def test_stopping_finishes_what_is_queued() -> None:
+    async def scenario() -> None:
+        done: list[str] = []
+
+        def long() -> Iterator[None]:
+            for _ in range(50):
+                threading.Event().wait(PARTED_S / 20)
+                yield None
+            done.append("long")
+
+        with running() as thread:
+            work = thread.work(long(), lambda _: None)
+            call = thread.call(done.append, "call")
+            await work.parted
+        await call
+        await work.done
+        assert sorted(done) == ["call", "long"]
+
+    asyncio.run(scenario())
+
+
+def test_a_failing_quiet_moment_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        failed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def idle() -> None:
+            loop.call_soon_threadsafe(failed.set)
+            raise OSError("disk full")
+
+        with running(idle) as thread:
+            await asyncio.wait_for(failed.wait(), 10)
+            assert await thread.call(lambda: 1) == 1
+
+    asyncio.run(scenario())
+    assert "the idle work of the index thread failed" in caplog.text

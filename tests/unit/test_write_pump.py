@@ -1,0 +1,107 @@
+"""The write pump: contexts in turns, one batch of each at a time, and a draft that fails costs no other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gate.index_thread import IndexThread
+from gate.refusals import Refused
+from gate.shard import Shard
+from gate.writing.decide import Write
+from gate.writing.writes import Writes
+
+from .story import Story
+
+
+class Pump:
+    """A pump whose drafts are prepared by `prepare`; what came out, and what was refused."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("gate.writing.writes.prepare", self.prepare)
+        self.index = IndexThread(asyncio.get_running_loop(), lambda: None)
+        self.index.start()
+        self.out: list[str] = []
+        self.refused: list[str] = []
+        self.slow, self.at_once = threading.Event(), list[set[str]]()
+        shard = SimpleNamespace(
+            index=self.index,
+            indexes={},
+            admission=SimpleNamespace(embedder=None),
+            sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
+            refuse_write=self.refuse,
+        )
+        self.writes = Writes(cast(Shard, shard))
+
+    def refuse(self, w: Write, e: Refused) -> None:
+        assert e.code == "internal"
+        self.refused.append(w.checked.draft.content)
+
+    def prepare(self, batch: list[Write], *_: Any) -> Iterator[Write | None]:
+        self.at_once.append({w.checked.draft.content for w in batch})
+        for w in batch:
+            content = w.checked.draft.content
+            while content.startswith("slow") and not self.slow.is_set():
+                yield None
+            if content.startswith("bad"):
+                raise ValueError("what nobody foresaw")
+            yield w
+
+    async def ended(self, count: int) -> None:
+        await until(lambda: len(self.out) + len(self.refused) >= count)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():  # noqa: ASYNC110 - what another thread does
+            await asyncio.sleep(0.001)
+
+
+def test_what_is_slow_is_overtaken_by_other_contexts_and_by_nothing_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        heavy, light = story.agent("heavy"), story.agent("light")
+        for content in ("slow 1", "next 2", "next 3"):
+            pump.writes.submit(story.draft(heavy, content))
+        running = asyncio.create_task(pump.writes.run())
+        await until(lambda: bool(pump.at_once))
+        pump.writes.submit(story.draft(heavy, "last 4"))
+        for i in range(3):
+            pump.writes.submit(story.draft(light, f"light {i}"))
+        await pump.ended(3)
+        assert pump.out == ["light 0", "light 1", "light 2"]
+        assert not pump.writes.quiet
+        pump.slow.set()
+        await pump.ended(7)
+        assert pump.out[3:] == ["slow 1", "next 2", "next 3", "last 4"]
+        assert pump.writes.quiet
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("caplog")
+def test_a_draft_that_fails_is_refused_and_the_others_of_its_batch_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        one, two = story.agent("one"), story.agent("two")
+        for content in ("a", "bad 1", "b"):
+            pump.writes.submit(story.draft(one, content))
+        for content in ("c", "bad 2", "d"):
+            pump.writes.submit(story.draft(two, content))
+        running = asyncio.create_task(pump.writes.run())
+        await pump.ended(6)
+        assert pump.refused == ["bad 1", "bad 2"]
+        assert [x for x in pump.out if x in "ab"] == ["a", "b"]
+        assert [x for x in pump.out if x in "cd"] == ["c", "d"]
+        await until(lambda: pump.writes.quiet)
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
