@@ -41,7 +41,7 @@ class Admin:
             case AdmStatus():
                 return Done(request_id=req.request_id, result=self.shard.status())
             case AdmVerify():
-                return Done(request_id=req.request_id, result=await self.shard.verify())
+                return Done(request_id=req.request_id, result=await self.shard.verifying.answer(req))
             case AdmRegistry():
                 return self._registry(req)
             case AdmTenant():

@@ -17,6 +17,7 @@ class Paths:
         self.registry = home / "trust" / "registry.jwt"
         self.operator_jwt = home / "trust" / "operator.jwt"
         self.creds = home / "creds" / "_core" / "gatekeeper.creds"
+        self.admin_creds = home / "creds" / "_core" / "admin.creds"
         self.status = home / "run" / "status.json"
         self.ready = home / "run" / "gatekeeper.ready"
         self.error = home / "run" / "gatekeeper.error"

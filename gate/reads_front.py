@@ -7,18 +7,24 @@ store has the times of the recalls that it applied.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 from bus.errors import Unavailable
 from gate.config import DAY_MS
 from gate.ledger import events as E
 from gate.ledger.block import Header
 from gate.ledger.replay import StreamState
-from gate.projections.lineage import LineageStore
 from gate.state.columns import NEVER_MS
 
 SLACK_MS: Final = 60_000  # an acknowledgement on its way, and the broker's own moment of pruning
+
+
+class Reads(Protocol):
+    """What answers the named queries of the lineage store."""
+
+    async def query(self, name: str, params: Mapping[str, object]) -> list[tuple[Any, ...]]: ...
 
 
 class ReadsFront:
@@ -43,7 +49,7 @@ class ReadsFront:
     def read(self, record: E.AnyRecord) -> None:
         self._oldest_ms = min(self._oldest_ms, record.ms)
 
-    async def lost(self, lineage: LineageStore) -> str:
+    async def lost(self, lineage: Reads) -> str:
         """What is missing too early, as a sentence; empty if nothing is, or if a person accepted it."""
         if self.missing <= self._accepted:
             return ""

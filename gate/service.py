@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -113,9 +113,15 @@ def admission(embedder: Embedder) -> Admission:
     return Admission(embedder, gate)
 
 
+def no_progress(done: int, of: int) -> None:
+    """Nobody wants to know."""
+
+
 @asynccontextmanager
-async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIterator[tuple[Shard, Client]]:
-    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`: see Recovery."""
+async def opened(
+    paths: Paths, url: str, *, accepting: bool = False, progress: Callable[[int, int], None] = no_progress
+) -> AsyncIterator[tuple[Shard, Client]]:
+    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`, `progress`: see Recovery."""
     loop = asyncio.get_running_loop()
     nc, core = await connect(paths, url)
     shard: Shard | None = None
@@ -137,7 +143,7 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
         )
         shard.outbox = Outbox(nc)
         shard.index.start()
-        await Recovery(shard, nc, accepting=accepting).run()
+        await Recovery(shard, nc, progress, accepting=accepting).run()
         yield shard, nc
     finally:
         if shard is not None:
@@ -255,7 +261,7 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, url, accepting=bool(accept_by)) as (shard, _):
+        async with opened(paths, url, accepting=bool(accept_by), progress=_print_progress) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
@@ -269,15 +275,14 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
             }
 
 
+def _print_progress(done: int, of: int) -> None:
+    print(json.dumps({"progress": {"stage": "replay", "done": done, "of": of}}), flush=True)
+
+
 async def _accept(shard: Shard, by: str) -> None:
     for t in list(shard.tenants.values()):
         accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
         await shard.sequencer.commit(t, [Stored(accepted)])
-
-
-async def verify_offline(paths: Paths, url: str) -> dict[str, Any]:
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, _):
-        return await shard.verify()
 
 
 def refusal(e: BaseException) -> dict[str, str]:
@@ -294,7 +299,7 @@ def refusal(e: BaseException) -> dict[str, str]:
 
 
 def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True) -> int:
-    """The process: serve, rebuild or verify. Returns the exit code."""
+    """The process: serve or rebuild. Returns the exit code."""
     paths = Paths(home, shard)
     paths.error.unlink(missing_ok=True)
     try:
@@ -308,9 +313,9 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool
             if mode == "serve":
                 runner.run(serve(paths, url, rates=rates))
                 return 0
-            result = runner.run(rebuild(paths, url, accept_by) if mode == "rebuild" else verify_offline(paths, url))
+            result = runner.run(rebuild(paths, url, accept_by))
         print(json.dumps(result))
-        return 0 if result.get("ok", True) else 1
+        return 0
     except (LedgerError, ProjectionUnusable, UnknownEvent, ConfigError, Owned) as e:
         log.error("refusing to serve: %s", e)
         write_atomically(paths.error, json.dumps(refusal(e)))

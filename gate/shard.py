@@ -36,7 +36,7 @@ from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
-from gate.verify import Verifier
+from gate.verifying.answers import Answers
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
 from gate.writing.writes import Writes
@@ -86,7 +86,7 @@ class Shard:
         self.operators = Operators(self)
         self.admin = Admin(self)
         self.intake = Intake(self)
-        self.verifier = Verifier(self)
+        self.verifying = Answers(self)
         self.state = "starting"
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
@@ -266,6 +266,3 @@ class Shard:
             "encoder": self.admission.embedder.id,
             "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
         }
-
-    async def verify(self) -> dict[str, Any]:
-        return await self.verifier.verify()
