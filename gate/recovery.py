@@ -28,8 +28,8 @@ from gate.ledger import events as E
 from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode
 from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
-from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
-from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
+from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
+from gate.ledger.replay import NOTHING_LOST, Accepted, Blocks, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import terms
@@ -58,6 +58,7 @@ class Recovery:
     ) -> None:
         self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
         self.front: ReadsFront
+        self.reads_resume: set[int] = set()  # READS blocks before which others are missing
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
@@ -74,7 +75,7 @@ class Recovery:
         pruned = front.missing
         both = merge(
             read_blocks(self.nc, names[0], 1, ledger.last),
-            read_blocks(self.nc, names[1], pruned + 1, reads.last),
+            self._reads(names[1], pruned + 1, reads.last),
             reads_applied=pruned,
             accepted=lambda start: self._accepted(start, ledger.last),
         )
@@ -101,6 +102,19 @@ class Recovery:
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
         log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
+
+    async def _reads(self, name: str, start: int, last: int) -> Blocks:
+        """READS around its gaps: whether they are accepted is known when the ledger has been read."""
+        while start <= last:
+            try:
+                async with aclosing(read_blocks(self.nc, name, start, last)) as blocks:
+                    async for no, data in blocks:
+                        yield no, data
+                return
+            except LedgerGap as gap:
+                self.front.gap(gap.seq, gap.upto)
+                self.reads_resume.add(gap.upto + 1)
+                start = gap.upto + 1
 
     async def _accepted(self, start: int, last: int) -> Accepted:
         """The next place at or after ledger block `start` where a person accepted a lost tail."""
@@ -228,6 +242,8 @@ class Recovery:
     # --- READS ------------------------------------------------------------------------------------
     async def _reads_block(self, block: ReadsBlock) -> None:
         s = self.shard
+        if block.header.no in self.reads_resume:
+            s.reads_head = ReadsHead()
         s.reads_head.commit(block)
         records = []
         for record in block.records:

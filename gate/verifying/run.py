@@ -116,7 +116,6 @@ class Verification:
         self.expected = Expected(self.found, only=asked.tenant)
         self.reads_head = ReadsHead()
         self.reads_at = 0  # READS blocks up to here are done
-        self.reads_gap = False
         self.encoder = ""
 
     def found(self, what: str) -> None:
@@ -236,7 +235,6 @@ class Verification:
                 block = self._reads_block(first, last, data)
                 if block is None:
                     self.reads_head = ReadsHead()  # it goes on from what comes next
-                    self.reads_gap = True
                 else:
                     self.reads_blocks += 1
                     self._records(block)
@@ -245,7 +243,7 @@ class Verification:
     def _reads_block(self, first: int, last: int, data: bytes | None) -> ReadsBlock | None:
         name = self.names[1]
         if data is None:
-            self.found(f"{name}: blocks {first} to {last} are missing")
+            self.front.gap(first, last)
             return None
         try:
             block = decode_reads(data, first)
