@@ -43,6 +43,7 @@ FILTERS: Final = {
     "task_state": frozenset(frames.TASK_STATES),
     "agent": None,
 }
+EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -76,6 +77,9 @@ class Intake:
             return
         p: Principal | None = None
         request_id = _request_id(m.data)
+        if self.shard.state == "starting":  # who may ask what isn't known yet
+            self.shard.refuse(m.reply, self._starting(), request_id, at.key, at.project)
+            return
         try:
             p = self.shard.identifier.identify(at, m.headers)
             if not p.row.served:
@@ -87,6 +91,10 @@ class Intake:
         except Exception:
             log.exception("request failed: %s", at.verb)
             self._refuse(at.account, at.verb, at.key, at.project, m.reply, Refused("internal"), request_id, p)
+
+    def _starting(self) -> Refused:
+        done, of = self.shard.replaying
+        return Refused("starting", detail={"done": done, "of": of})
 
     def _remember(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decode(verb, m.data)
@@ -112,6 +120,8 @@ class Intake:
     def _may_serve(self, p: Principal, verb: str) -> None:
         if not self.open:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
+        if p.tenant.broken and verb not in EVIDENCE:
+            raise Refused("tenant_broken")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
         if p.agent.in_flight >= AGENT_IN_FLIGHT_MAX:
@@ -316,7 +326,7 @@ class Intake:
             if frames.VERB_OF[type(req)] != verb:
                 raise Refused("malformed_frame")
             if not self.open and verb != "status":
-                raise Refused("starting")
+                raise self._starting()
             self._spawn(self._administer(req, m.reply), m.reply, request_id, key, "")
         except Refused as e:
             self.shard.refuse(m.reply, e, request_id, key, "")

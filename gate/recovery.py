@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,12 +51,21 @@ def streams(shard: int) -> tuple[str, str]:
 
 
 class Recovery:
-    """One replay. `progress` is told the ledger sequence now and then. `accepting`: a person accepts what one stream has lost."""
+    """One replay. `progress` is told the ledger sequence now and then. `accepting`: a person accepts what one stream has lost.
+    `broken`: account → the first event that can't be trusted, by a survey of the whole ledger; they are replayed up to it.
+    """
 
     def __init__(
-        self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None, *, accepting: bool = False
+        self,
+        shard: Shard,
+        nc: Client,
+        progress: Callable[[int, int], None] = lambda done, of: None,
+        *,
+        accepting: bool = False,
+        broken: Mapping[str, int] | None = None,
     ) -> None:
         self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
+        self.broken = dict(broken or {})
         self.front: ReadsFront
         self.reads_resume: set[int] = set()  # READS blocks before which others are missing
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
@@ -78,6 +87,7 @@ class Recovery:
             self._reads(names[1], pruned + 1, reads.last),
             reads_applied=pruned,
             accepted=lambda start: self._accepted(start, ledger.last),
+            surveyed=bool(self.broken),
         )
         async with aclosing(both):
             async for block in both:
@@ -140,7 +150,7 @@ class Recovery:
     def _check_catalogs(self) -> None:
         for account, position in self.stood.items():
             t = self.shard.tenants[account]
-            if position.tenant_seq > t.position:
+            if position.tenant_seq > t.position and not t.broken:
                 raise LedgerWentBack(
                     f"The ledger of tenant {account} ends at {t.position}; its catalog has applied {position.tenant_seq}."
                 )
@@ -148,13 +158,18 @@ class Recovery:
     # --- ledger -----------------------------------------------------------------------------------
     async def _ledger_block(self, block: Block, last: int) -> None:
         s = self.shard
-        s.heads.commit(block)
+        if self.broken:
+            s.heads.follow(block)
+        else:
+            s.heads.commit(block)
         self.front.ledger_block(block.header)
         rows = []
         for section in block.sections:
             t = s.tenants.get(section.tenant) or self._tenant(section.tenant)
             decoded = []
             for seq, (meta, body) in enumerate(section.events, section.seq):
+                if t.broken and seq >= t.broken:
+                    break
                 event = E.decode_event(meta)
                 decoded.append(event)
                 self.front.ledger_event(event)
@@ -165,9 +180,11 @@ class Recovery:
                     self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
                     self.count += 1
             self.events += len(decoded)
-            self._same_chain(section)
+            if not t.broken:
+                self._same_chain(section)
             rows.append((section.tenant, section.seq, decoded))
         s.ledger_seq = block.header.no
+        s.replaying = (block.header.no, last)
         s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
         await self._room()
         if self.count >= FLUSH_MEMORIES:
@@ -184,6 +201,7 @@ class Recovery:
                 raise LedgerWentBack(f"The catalog of tenant {account} follows another ledger: {e.detail}.") from e
             set_aside(e.path, s.paths.aside(stamp()))
             t = s.open_tenant(account)
+        t.broken = self.broken.get(account, 0)
         position = s.indexes[account].catalog.position
         if position is not None:
             self.stood[account] = position
@@ -225,12 +243,15 @@ class Recovery:
     async def _flush(self) -> None:
         s, waiting = self.shard, self.waiting
         self.waiting, self.count = {}, 0
-        jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in waiting.items()]
+        whole = {a: new for a, new in waiting.items() if not s.tenants[a].broken}
+        jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in whole.items()]
 
         def index() -> None:
             for tenant_index, new, at, last, chain in jobs:
                 tenant_index.apply(new, at, last, chain)
                 tenant_index.catalog.commit()
+            for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
+                s.indexes[account].index(waiting[account])
 
         await s.index.call(index)
 
@@ -251,7 +272,7 @@ class Recovery:
             decoded: E.AnyRecord | None = E.decode_record(record.data)
             if decoded is not None:
                 self.front.read(decoded)
-            if block.header.no <= self.reads_beside_loss:
+            if block.header.no <= self.reads_beside_loss or (t is not None and t.broken):
                 decoded = _left_of(t, decoded)
                 if decoded is None:
                     continue

@@ -10,8 +10,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -24,7 +24,7 @@ from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.ledger import events as E
-from gate.ledger.errors import LedgerError
+from gate.ledger.errors import LedgerCorrupt, LedgerError
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -37,10 +37,13 @@ from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
 from gate.state.tenant import UnknownEvent
+from gate.verifying.gaps import blocks_around_gaps, nothing_erased
+from gate.verifying.survey import Survey
 from gate.writing.sequencer import Stored
 
 log = logging.getLogger(__name__)
 EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restart changes nothing
+EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started again, it is made anew
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 HOUSEKEEPING_S: Final = 1.0
@@ -94,6 +97,9 @@ async def connect(paths: Paths, url: str) -> tuple[Client, str]:
 def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
     """The lineage store; one that can't be used is set aside and made anew."""
     paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if paths.lineage_doubted.exists():  # it was found damaged while it was in use; opened, it may look whole
+        set_aside(paths.lineage, paths.aside(stamp()))
+        paths.lineage_doubted.unlink()
     try:
         return LineageStore(paths.lineage, identities)
     except ProjectionUnusable as e:
@@ -119,9 +125,19 @@ def no_progress(done: int, of: int) -> None:
 
 @asynccontextmanager
 async def opened(
-    paths: Paths, url: str, *, accepting: bool = False, progress: Callable[[int, int], None] = no_progress
+    paths: Paths,
+    url: str,
+    *,
+    accepting: bool = False,
+    progress: Callable[[int, int], None] = no_progress,
+    listen: Callable[[Shard, Client], Awaitable[None]] | None = None,
+    broken: Mapping[str, int] | None = None,
 ) -> AsyncIterator[tuple[Shard, Client]]:
-    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`, `progress`: see Recovery."""
+    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`, `progress`, `broken`: see
+    Recovery.
+
+    `listen` is called before the replay, so that who asks meanwhile is told how far it is.
+    """
     loop = asyncio.get_running_loop()
     nc, core = await connect(paths, url)
     shard: Shard | None = None
@@ -143,7 +159,9 @@ async def opened(
         )
         shard.outbox = Outbox(nc)
         shard.index.start()
-        await Recovery(shard, nc, progress, accepting=accepting).run()
+        if listen is not None:
+            await listen(shard, nc)
+        await Recovery(shard, nc, progress, accepting=accepting, broken=broken).run()
         yield shard, nc
     finally:
         if shard is not None:
@@ -157,8 +175,39 @@ async def opened(
 
 
 async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
-    """Serve the shard until SIGTERM. Raises what stopped it."""
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, nc):
+    """Serve the shard until SIGTERM. Raises what stopped it. Where only some tenants' chains are broken, the others go on."""
+    async with owned(paths.owner_lock):
+        try:
+            await _serve(paths, url, rates, {})
+        except LedgerCorrupt as e:
+            broken = await surveyed(paths, url)
+            if not broken:
+                raise
+            for account, seq in broken.items():
+                log.error("tenant %s is stopped at event %d: its ledger can't be trusted from there (%s)", account, seq, e)
+            await _serve(paths, url, rates, broken)
+
+
+async def surveyed(paths: Paths, url: str) -> dict[str, int]:
+    """Account → its first event that can't be trusted, where nothing but these tenants' sections is wrong; else {}."""
+    nc, _ = await connect(paths, url)
+    try:
+        name = streams(paths.shard)[0]
+        survey = Survey(name, lambda what: log.error("%s", what))
+        walk = blocks_around_gaps(nc, name, 1, (await stream_state(nc, name)).last, nothing_erased)
+        async with aclosing(walk):
+            async for first, last, data, _ in walk:
+                if data is None:
+                    survey.gap(first, last)
+                else:
+                    survey.block(first, data)
+        return survey.confined()
+    finally:
+        await nc.close()
+
+
+async def _serve(paths: Paths, url: str, rates: bool, broken: dict[str, int]) -> None:
+    async with opened(paths, url, listen=listen, broken=broken) as (shard, nc):
         shard.rates = rates
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
@@ -174,20 +223,11 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
             )
         ]
         await asyncio.to_thread(warm_up, shard)
-        n = shard.number
-        for subject, handler in (
-            (f"in.{n}.>", shard.intake.on_memory),
-            (f"op.{n}.>", shard.intake.on_operator),
-            (f"adm.{n}.>", shard.intake.on_admin),
-        ):
-            await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
-        await nc.flush()
-        await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
         gc.collect()
         gc.freeze()
         shard.state, shard.intake.open = "ready", True
         write_atomically(paths.ready, str(os.getpid()))
-        log.info("serving shard %d", n)
+        log.info("serving shard %d", shard.number)
         try:
             waits = [asyncio.create_task(stop.wait()), asyncio.create_task(shard.failed.wait()), *pumps]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -204,6 +244,19 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
             for task in (*pumps, *waits):
                 task.cancel()
             await asyncio.gather(*pumps, *waits, return_exceptions=True)
+
+
+async def listen(shard: Shard, nc: Client) -> None:
+    """Subscribe to everything that this shard answers."""
+    n = shard.number
+    for subject, handler in (
+        (f"in.{n}.>", shard.intake.on_memory),
+        (f"op.{n}.>", shard.intake.on_operator),
+        (f"adm.{n}.>", shard.intake.on_admin),
+    ):
+        await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
+    await nc.flush()
+    await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
 
 
 async def _quiet(shard: Shard) -> None:
@@ -226,6 +279,8 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
         await asyncio.gather(shard.ledger.confirm(), shard.reads.confirm())
+        if isinstance(shard.lineage.failed, ProjectionUnusable) and not shard.paths.lineage_doubted.exists():
+            shard.paths.lineage_doubted.touch()
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
             with suppress(CordonError):
@@ -237,7 +292,8 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
         for t in shard.tenants.values():
-            await shard.holds.tend(t)
+            if not t.broken:
+                await shard.holds.tend(t)
 
 
 def warm_up(shard: Shard) -> None:
@@ -316,17 +372,25 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool
             result = runner.run(rebuild(paths, url, accept_by))
         print(json.dumps(result))
         return 0
-    except (LedgerError, ProjectionUnusable, UnknownEvent, ConfigError, Owned) as e:
-        log.error("refusing to serve: %s", e)
-        write_atomically(paths.error, json.dumps(refusal(e)))
-        print(
-            json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr
-        )
-        return EXIT_REFUSED
+    except ProjectionUnusable as e:
+        if e.reason == "stream":
+            return _refused(paths, e, mode)
+        log.error("%s: it is set aside, the next start makes it anew", e)
+        set_aside(e.path, paths.aside(stamp()))
+        return EXIT_AGAIN
+    except (LedgerError, UnknownEvent, ConfigError, Owned) as e:
+        return _refused(paths, e, mode)
     except Exception as e:
         log.exception("stopped")
         write_atomically(paths.error, json.dumps(refusal(e)))
         return 70
+
+
+def _refused(paths: Paths, e: Exception, mode: str) -> int:
+    log.error("refusing to serve: %s", e)
+    write_atomically(paths.error, json.dumps(refusal(e)))
+    print(json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr)
+    return EXIT_REFUSED
 
 
 def _loop_factory() -> Any:

@@ -93,6 +93,7 @@ class Shard:
         self.refused: Counter[str] = Counter()
         self.started = time.monotonic()
         self.replayed: dict[str, float] = {}
+        self.replaying = (0, 0)  # while it starts: ledger blocks read, of how many
         self.ledger_share = 0.0
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
 
@@ -245,7 +246,7 @@ class Shard:
     def status(self) -> dict[str, Any]:
         s = self.sequencer
         return {
-            "state": self.state if self.healthy() and self.reads.healthy else "ledger_unreachable",
+            "state": self.state if self.state == "starting" or (self.healthy() and self.reads.healthy) else "ledger_unreachable",
             "shard": self.number,
             "ledger_seq": self.ledger_seq,
             "reads_seq": self.reads_seq,
@@ -256,11 +257,13 @@ class Shard:
             "events": s.events,
             "recalls": self.recalls.answered,
             "alarms": self.recalls.alarms,
-            "retries": self.ledger.retries + self.reads.retries,
+            "retries": 0 if self.state == "starting" else self.ledger.retries + self.reads.retries,
             "refused": dict(self.refused),
             "send_failures": dict(self.outbox.failed),
             "uptime_s": round(time.monotonic() - self.started, 1),
             "replayed": self.replayed,
+            "replaying": f"{self.replaying[0]:,} of {self.replaying[1]:,} blocks" if self.state == "starting" else "",
+            "broken": {t.name: t.broken for t in self.tenants.values() if t.broken},
             "ledger_full_share": round(self.ledger_share, 4),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,

@@ -29,13 +29,14 @@ from bus.limits import RECONNECT_FIRST_S
 from gate.ledger import events as E
 from gate.ledger.block import Block, ReadsBlock, decode_reads
 from gate.ledger.chain import ReadsHead
-from gate.ledger.errors import LedgerCorrupt, LedgerError, LedgerGap
-from gate.ledger.replay import read_blocks, stream_state
+from gate.ledger.errors import LedgerCorrupt, LedgerError
+from gate.ledger.replay import stream_state
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable
 from gate.projections.lineage import LineageFile
 from gate.reads_front import ReadsFront
 from gate.verifying.expected import Expected
+from gate.verifying.gaps import StandIn, blocks_around_gaps, nothing_erased
 from gate.verifying.live import Live
 from gate.verifying.stores import Catalogs, Lineage, StoreAsked, StoreFile
 from gate.verifying.survey import Survey
@@ -49,7 +50,6 @@ EXIT_REFUSED: Final = 65
 EXIT_UNAVAILABLE: Final = 69
 
 Progress = Callable[[str, int, int], None]  # stage, done, of
-StandIn = Callable[[int], Awaitable[bytes | None]]
 
 
 class Asked(NamedTuple):
@@ -62,37 +62,6 @@ class Asked(NamedTuple):
     @property
     def whole(self) -> bool:
         return self.begin == 1 and self.end == 0
-
-
-async def nothing_erased(_seq: int) -> bytes | None:
-    """The hook of erasure: the stripped block that stands in for a LEDGER sequence that was deleted, from ERASED; None = none."""
-    return None
-
-
-async def blocks_around_gaps(
-    nc: Client, stream: str, begin: int, end: int, stand_in: StandIn
-) -> AsyncGenerator[tuple[int, int, bytes | None, bool], None]:
-    """(first, last, bytes, whether it stands in for an erased one) in order; bytes None: these are missing."""
-    at = begin
-    while at <= end:
-        try:
-            async with aclosing(read_blocks(nc, stream, at, end)) as blocks:
-                async for seq, data in blocks:
-                    yield seq, seq, data, False
-                    at = seq + 1
-            return
-        except LedgerGap as gap:
-            missing = gap.seq
-            for seq in range(gap.seq, gap.upto + 1):
-                stripped = await stand_in(seq)
-                if stripped is not None:
-                    if missing < seq:
-                        yield missing, seq - 1, None, False
-                    yield seq, seq, stripped, True
-                    missing = seq + 1
-            if missing <= gap.upto:
-                yield missing, gap.upto, None, False
-            at = gap.upto + 1
 
 
 class Verification:
@@ -215,7 +184,7 @@ class Verification:
         self.memories += 1
         try:
             content = E.decode_memory_body(body[E.SALT_BYTES :]) if body is not None else None
-        except msgspec.MsgspecError as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             self.found(f"tenant {account}: the body of memory {seq} can't be decoded ({e})")
             return
         self.catalogs.memory(account, seq, meta, content)
@@ -290,7 +259,11 @@ class Verification:
         if self.ask is not None and there is not None:
             live = Live(self.ask, self.expected, self.to, self.found)
             for account in list(self.expected.tenants):
-                if account in there["tenants"]:
+                if account in there["broken"]:
+                    self.found(
+                        f"tenant {account} is stopped at event {there['broken'][account]}: see what is found of its ledger"
+                    )
+                elif account in there["tenants"]:
                     self.progress("live state", 0, 1)
                     await live.compare(account)
                 else:
