@@ -79,8 +79,8 @@ def broker_for(home: Home) -> Iterator[None]:
 def verify(
     home: Home, *, begin: int = 1, end: int = 0, account: str = "", say: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> Ended:
-    """Verify a home that is up, beside its gatekeeper, or one that is down. `begin`, `end`: blocks of the ledger, 0 = its last;
-    `account`: one tenant alone. Raises Unavailable where a home is up and doesn't serve.
+    """Verify a home that is up, beside its gatekeeper, or one that is down. `begin`, `end`: blocks of the ledger, 0 = its last, a
+    `begin` of -n = the newest n; `account`: one tenant alone. Raises Unavailable where a home is up and doesn't serve.
     """
     mode = ["--verify", "--from", str(begin), "--to", str(end), *(["--tenant", account] if account else [])]
     now = read_status(home)

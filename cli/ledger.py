@@ -64,18 +64,28 @@ def verify(
     It runs beside a home that serves, or while it is down; nothing is changed. With --from or --to only chain, bodies and
     catalogs of those blocks are compared: the rest needs all of them.
     """
-    from broker_config import gate_runs
-    from broker_config.supervisor import read_status
     from broker_config.trust import Trust
 
     home = call.existing_home()
+    account = Trust(home, time.time).tenant(tenant).account if tenant else ""
+    return verified(call, home, begin, end, account)
+
+
+def verified(call: Call, home: Home, begin: int, end: int = 0, account: str = "") -> int | None:
+    """Verify these blocks (see gate_runs.verify) and print what was found."""
+    from broker_config import gate_runs
+    from broker_config.supervisor import read_status
+
     now = read_status(home)
     if now is not None and now.state == "ready":
         ask_gatekeeper(call, now)  # a hung one is named at once
-    account = Trust(home, time.time).tenant(tenant).account if tenant else ""
     with progress("reading the ledger") as words:
         ended = gate_runs.verify(home, begin=begin, end=end, account=account, say=lambda at: words(_walked(at)))
-    result = _result(ended, home)
+    return _tell(call, _result(ended, home))
+
+
+def _tell(call: Call, result: dict[str, Any]) -> int | None:
+    """Print what a verification found."""
     findings = [str(f) for f in result.get("findings", [])]
     if call.json:
         print_json(result)

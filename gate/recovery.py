@@ -73,6 +73,7 @@ class Recovery:
         self.count = 0
         self.events = self.records = 0
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
+        self.lineage_at = shard.lineage.positions  # what the lineage store has: no rows are made of it again
 
     async def run(self) -> None:
         started = time.perf_counter()
@@ -185,8 +186,12 @@ class Recovery:
             rows.append((section.tenant, section.seq, decoded))
         s.ledger_seq = block.header.no
         s.replaying = (block.header.no, last)
-        s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
-        await self._room()
+        if block.header.no > self.lineage_at["LEDGER"]:
+            s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
+            await self._room()
+        else:
+            for account, _, _ in rows:
+                s.event_rows.number(account)
         if self.count >= FLUSH_MEMORIES:
             await self._flush()
             self.progress(block.header.no, last)
@@ -282,8 +287,9 @@ class Recovery:
             records.append((t, decoded))
         self.records += len(records)
         s.reads_seq = block.header.no
-        s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
-        await self._room()
+        if block.header.no > self.lineage_at["READS"]:
+            s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
+            await self._room()
 
 
 def _left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None:

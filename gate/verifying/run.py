@@ -53,7 +53,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, of
 
 
 class Asked(NamedTuple):
-    """What to verify. `begin` and `end` are blocks of the ledger (0 = its last); `tenant` an account key, empty = all."""
+    """What to verify. `begin` and `end` are blocks of the ledger (end 0: its last; begin -n: the newest n); `tenant` an account key."""
 
     begin: int = 1
     end: int = 0
@@ -81,7 +81,7 @@ class Verification:
         self.count = 0
         self.blocks = self.events = self.memories = self.reads_blocks = 0
         self.names = f"LEDGER_{paths.shard}", f"READS_{paths.shard}"
-        self.survey = Survey(self.names[0], self.found, begin=asked.begin, only=asked.tenant)
+        self.survey: Survey
         self.expected = Expected(self.found, only=asked.tenant)
         self.reads_head = ReadsHead()
         self.reads_at = 0  # READS blocks up to here are done
@@ -110,11 +110,17 @@ class Verification:
             if there["lineage_failed"]:
                 self.found(f"lineage store: {there['lineage_failed']}")
         self.of = min(self.asked.end or upto, upto)
+        if self.asked.begin < 1:
+            self.asked = self.asked._replace(begin=max(1, self.of + self.asked.begin + 1))
+        self.survey = Survey(self.names[0], self.found, begin=self.asked.begin, only=self.asked.tenant)
         await self.to(self.of, reads_upto if self.asked.whole else 0)
+        identities = {self.names[0]: ledger.identity, self.names[1]: reads.identity}
         at = {account: t.position for account, t in self.expected.tenants.items()}
         self.catalogs.finish(at, counted=self.asked.whole and not self.expected.torn)
         if self.asked.whole:
-            await self._stores(there, {self.names[0]: ledger.identity, self.names[1]: reads.identity}, upto, reads_upto)
+            await self._stores(there, identities, upto, reads_upto)
+        elif self.ask is None and (file := self._file(identities, upto, reads_upto)):
+            file.close()
         return {
             "ok": not self.count,
             "findings": self.findings,
