@@ -53,7 +53,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, of
 
 
 class Asked(NamedTuple):
-    """What to verify. `begin` and `end` are blocks of the ledger (end 0: its last; begin -n: the newest n); `tenant` an account key."""
+    """What to verify: blocks `begin` to `end` (0: the last; begin -n: the newest n); `tenant`: this account alone."""
 
     begin: int = 1
     end: int = 0
