@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from gate.ledger.events import MemoryBody
+
 from . import ProjectionUnusable
 from .queries import load_queries
 
@@ -261,10 +263,10 @@ class CatalogFile:
             self._db.close()
             raise
 
-    def fetch(self, seqs: Sequence[int]) -> dict[int, MemoryRow]:
-        """As Catalog.fetch."""
+    def fetch(self, seqs: Sequence[int]) -> dict[int, tuple[object, ...]]:
+        """The rows of those that exist, by tenant_seq, in the order of `columns_of`."""
         with _damage_named(self.path):
-            return {row[0]: _row(row) for row in self._db.execute(_SQL["fetch"], (json.dumps(seqs),)).fetchall()}
+            return {row[0]: row for row in self._db.execute(_SQL["fetch"], (json.dumps(seqs),)).fetchall()}
 
     def counts(self, upto: int) -> tuple[int, int, int]:
         """Of memories up to a tenant_seq: how many, how many citations, and the citations' checksum (see `citations_of`)."""
@@ -277,9 +279,22 @@ class CatalogFile:
         self._db.close()
 
 
-def citations_of(evidence: tuple[str, ...]) -> tuple[int, int]:
+def columns_of(seq: int, meta: bytes, body: MemoryBody | None) -> tuple[object, ...]:
+    """A memory's row as it must lie in the file; `body` None: it was erased."""
+    if body is None:
+        return (seq, meta, "", b"[]", "", "", "", "", "")
+    evidence = msgspec.json.encode(body.evidence) if body.evidence else b"[]"
+    return (seq, meta, body.content, evidence, body.run, body.task, body.session, body.trace_id, body.scope_id)
+
+
+COLUMNS: Final = tuple(MemoryRow.__slots__)
+
+
+def citations_of(evidence: Sequence[str]) -> tuple[int, int]:
     """How many rows of `source` a memory with this evidence has, and what they add to the checksum."""
-    hashes = [_hash(name) for name in cited_names(evidence)]
+    if not evidence:
+        return 0, 0
+    hashes = [_hash(name) for name in cited_names(tuple(evidence))]
     return len(hashes), sum(h & 0xFFFFFFFF for h in hashes)
 
 

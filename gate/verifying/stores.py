@@ -13,7 +13,7 @@ from gate.ledger import events as E
 from gate.ledger.block import Section
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable
-from gate.projections.catalog import CatalogFile, MemoryRow, citations_of
+from gate.projections.catalog import COLUMNS, CatalogFile, citations_of, columns_of
 from gate.projections.lineage import LineageFile
 from gate.verifying.answers import plain, query_name
 from gate.verifying.expected import Expected
@@ -89,19 +89,18 @@ class Catalogs:
                     self._memory(account, catalog, seq, rows.get(seq), meta, body)
 
     def _memory(
-        self, account: str, catalog: _Catalog, seq: int, row: MemoryRow | None, meta: bytes, body: E.MemoryBody | None
+        self, account: str, catalog: _Catalog, seq: int, row: tuple[object, ...] | None, meta: bytes, body: E.MemoryBody | None
     ) -> None:
         catalog.memories += 1
         if row is None:
             self._found(f"catalog of tenant {account}: memory {seq} is missing")
             return
-        b = body or E.MemoryBody(content="")
-        citations, checksum = citations_of(tuple(b.evidence))
+        citations, checksum = citations_of(body.evidence if body else ())
         catalog.citations += citations
         catalog.checksum += checksum
-        right = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
+        right = columns_of(seq, meta, body)
         if row != right:
-            fields = [name for name in MemoryRow.__slots__ if getattr(row, name) != getattr(right, name)]
+            fields = [name for name, a, b in zip(COLUMNS, row, right, strict=True) if a != b]
             self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger ({', '.join(fields)})")
 
     def finish(self, positions: Mapping[str, int], *, counted: bool) -> None:
