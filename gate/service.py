@@ -23,6 +23,7 @@ from bus.errors import ConfigError, CordonError
 from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
+from gate.event_loop import loop_factory
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerCorrupt, LedgerError
 from gate.ledger.replay import stream_state
@@ -364,7 +365,7 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
-        runner = asyncio.Runner(loop_factory=_loop_factory())
+        runner = asyncio.Runner(loop_factory=loop_factory())
         with runner:
             if mode == "serve":
                 runner.run(serve(paths, url, rates=rates))
@@ -391,11 +392,3 @@ def _refused(paths: Paths, e: Exception, mode: str) -> int:
     write_atomically(paths.error, json.dumps(refusal(e)))
     print(json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr)
     return EXIT_REFUSED
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -27,6 +27,7 @@ from bus.errors import CordonError, Unavailable
 from bus.frames import AdmVerify, Done
 from bus.identity import parse_creds
 from bus.limits import RECONNECT_FIRST_S
+from gate.event_loop import loop_factory
 from gate.ledger import events as E
 from gate.ledger.block import Block, ReadsBlock, decode_reads
 from gate.ledger.chain import ReadsHead
@@ -44,7 +45,7 @@ from gate.verifying.survey import Survey
 
 FINDINGS_MAX: Final = 100
 ASK_TIMEOUT_S: Final = 30.0  # an answer takes moments; a gatekeeper that was killed takes a few seconds to come back
-ASK_TRIES: Final = 3
+ASK_AGAIN_S: Final = 0.5
 PROGRESS_S: Final = 0.25
 EXIT_FOUND: Final = 1
 EXIT_REFUSED: Final = 65
@@ -302,17 +303,15 @@ class Asker:
         self._nc, self._subject = nc, subjects.admin(shard, "verify", key)
 
     async def __call__(self, **what: Any) -> dict[str, Any]:
-        for attempt in range(ASK_TRIES):
+        give_up, answer = time.monotonic() + ASK_TIMEOUT_S, None
+        while (left := give_up - time.monotonic()) > 0:
             request = AdmVerify(request_id=secrets.token_hex(8), **what)
-            try:
-                raw = await self._nc.request(self._subject, frames.encode(request), timeout=ASK_TIMEOUT_S)
-            except (NatsError, TimeoutError):
-                raw = None
-            answer = frames.decode_reply(raw.data) if raw is not None else None
+            with suppress(NatsError, TimeoutError):
+                raw = await self._nc.request(self._subject, frames.encode(request), timeout=left)
+                answer = frames.decode_reply(raw.data)
             if isinstance(answer, Done):
                 return answer.result
-            if attempt + 1 < ASK_TRIES:
-                await asyncio.sleep(1.0)
+            await asyncio.sleep(ASK_AGAIN_S)  # it is being started again, or its store is behind
         why = answer.message if isinstance(answer, frames.Refusal) else "It doesn't answer."
         raise Unavailable(
             f"The gatekeeper can't be asked about its state: {why}",
@@ -371,18 +370,10 @@ def run(home: Path, shard: int, url: str, asked: Asked, *, live: bool) -> int:
     """The process. `live`: a gatekeeper serves and is asked. The exit code; stdout ends with the result or a refusal."""
     gc.disable()  # a pass over all that is kept costs more than the few cycles would
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             result = runner.run(verify(Paths(home, shard), url, asked, _Lines(), live=live))
     except CordonError as e:
         print(json.dumps({"reason": e.reason, "message": e.message, "advice": e.advice}))
         return EXIT_UNAVAILABLE if isinstance(e, Unavailable) else EXIT_REFUSED
     print(json.dumps(result), flush=True)
     return 0 if result["ok"] else EXIT_FOUND
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

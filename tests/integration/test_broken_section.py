@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import bus
-from broker_config import supervisor
+from broker_config import gate_runs, supervisor
 from broker_config.control import Control
 from broker_config.home import Home
 from broker_config.trust import Trust
@@ -172,3 +172,16 @@ def test_reads_that_are_missing_in_the_middle_stop_the_shard_until_a_person_acce
     supervisor.stop(home)
     assert _start(home).state == "ready"  # and stays accepted
     supervisor.stop(home)
+
+
+def test_a_verification_outlives_a_gatekeeper_that_is_killed_meanwhile_and_gives_up_when_none_comes(world: World) -> None:
+    _as_it_was(world)
+    home = world.home
+    assert _start(home).state == "ready"
+    world.kill9("gatekeeper")  # it is asked while it starts again
+    ended = gate_runs.run_gate(home, "--verify", "--live")
+    assert (ended.code, ended.last["findings"]) == (0, [])
+    supervisor.stop(home)
+    with broker_alone(home):
+        ended = gate_runs.run_gate(home, "--verify", "--live")
+    assert (ended.code, ended.last["reason"]) == (69, "gatekeeper_silent")
