@@ -29,7 +29,6 @@ PAGE: Final = 500  # cases and contexts in an answer
 # What later events may change: copied on the loop, so that all of it is of one position.
 MOVING: Final = ("eff", "held", "superseded", "superseded_ms", "review")
 STAMPED: Final = tuple(name for name in Columns._TYPES if name not in MOVING)
-EDGES: Final = ("to", "kind", "confidence")
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -93,8 +92,7 @@ class Answers:
             assert index is not None
             rows = np.arange(first, min(first + PART_ROWS, index.n), dtype=np.int32)
             parts.append(await self.shard.index.call(lambda r=rows: digest(index.vectors.gather(r))))  # type: ignore[misc]
-        seqs = index.seqs.astype("<i4").tobytes() if index else b""
-        return {"parts": parts, "rows": index.n if index else 0, "seqs": hashlib.blake2b(seqs, digest_size=16).hexdigest()}
+        return {"parts": parts, "rows": index.n if index else 0}
 
     async def _lineage(self, tenant: int, req: AdmVerify) -> dict[str, Any]:
         """Digests of the store's rows, or what `table` names."""

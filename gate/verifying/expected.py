@@ -27,7 +27,6 @@ class Expected:
         self.rows = EventRows()
         self.store = Scratch()
         self.vectors: dict[str, VectorDigests] = {}
-        self.names: dict[str, str] = {}
         self.newest_ms = self.oldest_read_ms = 0
         self.ledger_seq = self.reads_seq = 0
 

@@ -107,8 +107,8 @@ class Live:
             if there["rows"] < project.rows:
                 findings.append(f"the index of project {project.name} has {there['rows']} memories, the ledger {project.rows}")
             for i, digest in enumerate(right):
-                whole = (digest is not None and (i + 1) * PART_ROWS <= project.rows) or there["rows"] == project.rows
-                if digest is not None and whole and there["parts"][i : i + 1] != [digest]:
+                same_rows = (i + 1) * PART_ROWS <= project.rows or there["rows"] == project.rows  # else it has more by now
+                if digest is not None and same_rows and there["parts"][i : i + 1] != [digest]:
                     rows = f"{i * PART_ROWS} to {min((i + 1) * PART_ROWS, project.rows) - 1}"
                     findings.append(f"the index of project {project.name}: vectors of its rows {rows} differ from the ledger")
         return findings

@@ -148,7 +148,7 @@ class Verification:
                 if data is None:
                     self.survey.gap(first, last)
                     continue
-                block = self.survey.block(first, data, stand_in=stood_in)
+                block = self.survey.block(first, data)
                 if block is not None:
                     while self.reads_at < min(block.header.reads_seq, reads_seq) and await anext(reads, None) is not None:
                         pass

@@ -39,8 +39,8 @@ class Survey:
         self._changed: set[tuple[int, str]] = set()  # (block, tenant) of sections that their successors don't continue
         self.broken: dict[str, int] = {}  # account → the first of its events that can't be trusted
 
-    def block(self, no: int, data: bytes, *, stand_in: bool = False) -> Block | None:
-        """The decoded block; None if it can't be read at all. `stand_in`: its bodies were erased."""
+    def block(self, no: int, data: bytes) -> Block | None:
+        """The decoded block; None if it can't be read at all."""
         wrong: list[tuple[str, int]] = []
         try:
             block = decode(data, no, wrong)

@@ -36,7 +36,6 @@ class VectorDigests:
     def __init__(self) -> None:
         self._done: dict[int, list[str | None]] = {}
         self._open: dict[int, list[bytes | None]] = {}
-        self.encoders: set[str] = set()
 
     def add(self, project: int, vector: bytes | None) -> None:
         """`vector`: float16, little endian; None if its event has none that this encoder made."""
