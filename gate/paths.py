@@ -19,15 +19,19 @@ class Paths:
         self.operator_jwt = home / "trust" / "operator.jwt"
         self.creds = home / "creds" / "_core" / "gatekeeper.creds"
         self.admin_creds = home / "creds" / "_core" / "admin.creds"
-        self.status = home / "run" / "status.json"
-        self.ready = home / "run" / "gatekeeper.ready"
-        self.error = home / "run" / "gatekeeper.error"
+        self.run = home / "run"
+        self.status = self.run / "status.json"
+        self.ready = self.run / "gatekeeper.ready"
+        self.error = self.run / "gatekeeper.error"
 
     def catalog(self, account: str) -> Path:
         return self.folder / "tenants" / account / "catalog.sqlite"
+
+    def vector_files(self, account: str) -> Path:
+        return self.folder / "tenants" / account / "vectors"
 
     def user_key(self, tenant: str) -> Path:
         return self.home / "trust" / "tenants" / tenant / "user-ids.key"
 
     def aside(self, stamp: str) -> Path:
-        return self.home / "run" / f"aside-{stamp}"
+        return self.run / f"aside-{stamp}"

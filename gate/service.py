@@ -24,6 +24,7 @@ from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.event_loop import loop_factory
+from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerCorrupt, LedgerError
 from gate.ledger.replay import stream_state
@@ -38,7 +39,7 @@ from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
 from gate.state.tenant import UnknownEvent
-from gate.verifying.gaps import blocks_around_gaps, nothing_erased
+from gate.verifying.gaps import blocks_around_gaps
 from gate.verifying.survey import Survey
 from gate.writing.sequencer import Stored
 
@@ -195,7 +196,7 @@ async def surveyed(paths: Paths, url: str) -> dict[str, int]:
     try:
         name = streams(paths.shard)[0]
         survey = Survey(name, lambda what: log.error("%s", what))
-        walk = blocks_around_gaps(nc, name, 1, (await stream_state(nc, name)).last, nothing_erased)
+        walk = blocks_around_gaps(nc, name, 1, (await stream_state(nc, name)).last, erased.instead(nc, paths.shard))
         async with aclosing(walk):
             async for first, last, data, _ in walk:
                 if data is None:
@@ -220,6 +221,7 @@ async def _serve(paths: Paths, url: str, rates: bool, broken: dict[str, int]) ->
                 ("sequencer", shard.sequencer.run()),
                 ("asks", shard.recalls.run_asks()),
                 ("records", shard.recalls.run_records()),
+                ("erasures", shard.erasures.run()),
                 ("housekeeping", housekeeping(shard, nc)),
             )
         ]

@@ -18,6 +18,9 @@ from bus.identity import RegistryEntry
 from gate.admin import Admin
 from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
+from gate.delegation import Delegations
+from gate.erasure.requests import Requests
+from gate.erasure.stores import Erasures
 from gate.event_rows import EventRows
 from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
@@ -77,14 +80,17 @@ class Shard:
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox
-        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry)
+        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
         self.index = IndexThread(loop, self._idle)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)
         self.holds = Holds(self)
+        self.erasures = Erasures(self)
+        self.erasing = Requests(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
+        self.delegations = Delegations(self)
         self.intake = Intake(self)
         self.verifying = Answers(self)
         self.state = "starting"
@@ -95,6 +101,7 @@ class Shard:
         self.replayed: dict[str, float] = {}
         self.replaying = (0, 0)  # while it starts: ledger blocks read, of how many
         self.ledger_share = 0.0
+        self.ledger_replicas = 1
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
 
     @property
@@ -265,6 +272,7 @@ class Shard:
             "replaying": f"{self.replaying[0]:,} of {self.replaying[1]:,} blocks" if self.state == "starting" else "",
             "broken": {t.name: t.broken for t in self.tenants.values() if t.broken},
             "ledger_full_share": round(self.ledger_share, 4),
+            "erasing": len(self.erasures.open()),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,
             "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",

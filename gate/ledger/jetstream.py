@@ -22,6 +22,7 @@ from .errors import LedgerWentBack
 API_TIMEOUT_S: Final = 3.0
 LINK_POLL_S: Final = 0.1  # how soon a request on a lost connection is given up
 _STREAM_NOT_FOUND, _MESSAGE_NOT_FOUND = 10059, 10037
+_ALREADY_GONE: Final = frozenset({10037, 10043, 10057})  # of a delete: no such message, sequence not found, already deleted
 
 
 class Unanswered(Exception):
@@ -51,6 +52,7 @@ class StreamState(msgspec.Struct, frozen=True):
     identity: str
     name: str = ""
     max_age_ms: int = 0  # 0 = kept for ever
+    replicas: int = 1
 
 
 class _State(msgspec.Struct):
@@ -63,11 +65,13 @@ class _State(msgspec.Struct):
 class _Config(msgspec.Struct):
     max_bytes: int = -1
     max_age: int = 0
+    num_replicas: int = 1
     metadata: dict[str, str] = {}
 
 
 class _Message(msgspec.Struct):
     data: str = ""
+    seq: int = 0
 
 
 class _Answer(msgspec.Struct):
@@ -139,6 +143,7 @@ async def stream_state(nc: Client, stream: str) -> StreamState:
         c.metadata.get("cordon", ""),
         stream,
         c.max_age // 1_000_000,
+        c.num_replicas,
     )
 
 
@@ -149,6 +154,22 @@ async def stored(nc: Client, stream: str, seq: int) -> bytes | None:
         return None
     _check(stream, answer.error)
     return base64.b64decode(answer.message.data) if answer.message else None
+
+
+async def last_of(nc: Client, stream: str, subject: str) -> tuple[int, bytes] | None:
+    """(sequence, payload) of the newest message of a subject, asked of the stream's leader; None if there's none."""
+    answer = await _api(nc, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    if answer.error is not None and answer.error.err_code == _MESSAGE_NOT_FOUND:
+        return None
+    _check(stream, answer.error)
+    return (answer.message.seq, base64.b64decode(answer.message.data)) if answer.message else None
+
+
+async def secure_delete(nc: Client, stream: str, seq: int) -> None:
+    """Overwrite a message on disk, on every replica. Harmless when it is gone already. `Unanswered` if it wasn't confirmed."""
+    answer = await _api(nc, f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": False})
+    if answer.error is not None and answer.error.err_code not in _ALREADY_GONE:
+        _check(stream, answer.error)
 
 
 async def create_consumer(nc: Client, stream: str, name: str, start: int, *, idle_s: float) -> int:

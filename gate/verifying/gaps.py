@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from nats.aio.client import Client
 
 from gate.ledger.errors import LedgerGap
-from gate.ledger.replay import read_blocks
-
-StandIn = Callable[[int], Awaitable[bytes | None]]
+from gate.ledger.replay import Missing, read_blocks
 
 
-async def nothing_erased(_seq: int) -> bytes | None:
-    """The hook of erasure: the stripped block that stands in for a LEDGER sequence that was deleted, from ERASED; None = none."""
+async def nothing_instead(_seq: int) -> bytes | None:
+    """For READS: nothing of it is erased."""
     return None
 
 
 async def blocks_around_gaps(
-    nc: Client, stream: str, begin: int, end: int, stand_in: StandIn
+    nc: Client, stream: str, begin: int, end: int, stand_in: Missing
 ) -> AsyncGenerator[tuple[int, int, bytes | None, bool], None]:
     """(first, last, bytes, whether it stands in for an erased one) in order; bytes None: these are missing."""
     at = begin

@@ -106,7 +106,12 @@ class Live:
             there = await self._ask(what="vectors", account=account, part=project.number)
             if there["rows"] < project.rows:
                 findings.append(f"the index of project {project.name} has {there['rows']} memories, the ledger {project.rows}")
+            c = t.columns
+            gone = c.row[: c.n][(c.erased[: c.n] > 0) & (c.project[: c.n] == project.number) & (c.kind[: c.n] >= 0)]
+            forgotten = {int(row) // PART_ROWS for row in gone}
             for i, digest in enumerate(right):
+                if i in forgotten:
+                    continue
                 same_rows = (i + 1) * PART_ROWS <= project.rows or there["rows"] == project.rows  # else it has more by now
                 if digest is not None and same_rows and there["parts"][i : i + 1] != [digest]:
                     rows = f"{i * PART_ROWS} to {min((i + 1) * PART_ROWS, project.rows) - 1}"

@@ -28,17 +28,18 @@ from bus.frames import AdmVerify, Done
 from bus.identity import parse_creds
 from bus.limits import RECONNECT_FIRST_S
 from gate.event_loop import loop_factory
+from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.block import Block, ReadsBlock, decode_reads
 from gate.ledger.chain import ReadsHead
 from gate.ledger.errors import LedgerCorrupt, LedgerError
-from gate.ledger.replay import stream_state
+from gate.ledger.replay import Missing, stream_state
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable
 from gate.projections.lineage import LineageFile
 from gate.reads_front import ReadsFront
 from gate.verifying.expected import Expected
-from gate.verifying.gaps import StandIn, blocks_around_gaps, nothing_erased
+from gate.verifying.gaps import blocks_around_gaps, nothing_instead
 from gate.verifying.live import Live
 from gate.verifying.stores import Catalogs, Lineage, StoreAsked, StoreFile
 from gate.verifying.survey import Survey
@@ -76,9 +77,11 @@ class Verification:
         asked: Asked,
         ask: Callable[..., Awaitable[dict[str, Any]]] | None,
         progress: Progress,
-        stand_in: StandIn = nothing_erased,
+        stand_in: Missing | None = None,
     ) -> None:
-        self.nc, self.paths, self.asked, self.ask, self.progress, self.stand_in = nc, paths, asked, ask, progress, stand_in
+        self.nc, self.paths, self.asked, self.ask, self.progress = nc, paths, asked, ask, progress
+        self.stand_in = stand_in or erased.instead(nc, paths.shard)
+        self.bare: list[tuple[str, int]] = []  # without their bodies
         self.findings: list[str] = []
         self.count = 0
         self.blocks = self.events = self.memories = self.reads_blocks = 0
@@ -118,6 +121,10 @@ class Verification:
         await self.to(self.of, reads_upto if self.asked.whole else 0)
         identities = {self.names[0]: ledger.identity, self.names[1]: reads.identity}
         at = {account: t.position for account, t in self.expected.tenants.items()}
+        for account, seq in self.bare if self.asked.whole else ():
+            if account in self.expected.tenants and not self.expected.tenants[account].columns.erased[seq]:
+                self.found(f"tenant {account}: event {seq} has lost its body, and no erasure names it")
+        self.catalogs.erased(self.expected.tenants if self.asked.whole else None)
         self.catalogs.finish(at, counted=self.asked.whole and not self.expected.torn)
         if self.asked.whole:
             await self._stores(there, identities, upto, reads_upto)
@@ -185,8 +192,8 @@ class Verification:
     def _event(self, account: str, seq: int, event: E.AnyEvent, meta: bytes, body: bytes | None, stood_in: bool) -> None:
         self.events += 1
         self.front.ledger_event(event)
-        if body is None and getattr(event, "body", None) and not stood_in:
-            self.found(f"tenant {account}: event {seq} has lost its body, and nothing erased it")
+        if body is None and getattr(event, "body", None):
+            self.bare.append((account, seq))
         if not isinstance(event, E.MemoryWritten):
             return
         self.memories += 1
@@ -205,7 +212,7 @@ class Verification:
     async def _reads(self, upto: int) -> AsyncGenerator[int, None]:
         """Apply READS blocks one by one; their numbers."""
         name, begin = self.names[1], max(self.reads_at + 1, 1)
-        walk = blocks_around_gaps(self.nc, name, begin, upto, nothing_erased)
+        walk = blocks_around_gaps(self.nc, name, begin, upto, nothing_instead)
         async with aclosing(walk):
             async for first, last, data, _ in walk:
                 self.reads_at = last

@@ -15,6 +15,7 @@ from gate.paths import Paths
 from gate.projections import ProjectionUnusable
 from gate.projections.catalog import COLUMNS, CatalogFile, citations_of, columns_of
 from gate.projections.lineage import LineageFile
+from gate.state.tenant import Tenant
 from gate.verifying.answers import plain, query_name
 from gate.verifying.expected import Expected
 
@@ -44,6 +45,15 @@ class Catalogs:
         self._open: dict[str, _Catalog | None] = {}
         self._waiting: dict[str, list[tuple[int, bytes, E.MemoryBody | None]]] = {}
         self._count = 0
+        self._blank: list[tuple[str, int]] = []
+
+    def erased(self, tenants: Mapping[str, Tenant] | None) -> None:
+        """Memories without a text must be erased ones. None: a part of the ledger can't tell."""
+        self.compare()
+        for account, seq in self._blank if tenants is not None else ():
+            t = tenants.get(account) if tenants else None
+            if t is None or not t.columns.erased[seq]:
+                self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger (content)")
 
     def _of(self, account: str) -> _Catalog | None:
         if account not in self._open:
@@ -99,7 +109,9 @@ class Catalogs:
         catalog.citations += citations
         catalog.checksum += checksum
         right = columns_of(seq, meta, body)
-        if row != right:
+        if row == columns_of(seq, meta, None) != right:  # its erasure may come later in the ledger
+            self._blank.append((account, seq))
+        elif row != right:
             fields = [name for name, a, b in zip(COLUMNS, row, right, strict=True) if a != b]
             self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger ({', '.join(fields)})")
 
