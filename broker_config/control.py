@@ -27,7 +27,7 @@ from nats.errors import NoRespondersError
 from bus import frames, subjects
 from bus.delegation import JOINT
 from bus.errors import Closed, ConfigError, Conflict, CordonError, Denied, Rejected, Unavailable
-from bus.frames import AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done, Refusal
+from bus.frames import AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, Done, Refusal
 from bus.identity import Keypair, creds_text, keypair, parse_creds, parse_tags
 from bus.limits import REQUEST_TIMEOUT_S
 
@@ -36,7 +36,6 @@ from .home import Home, write_private
 from .streams import ensure_streams
 from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
 
-VERIFY_TIMEOUT_S: Final = 600.0  # the whole ledger is read
 LOCK_TIMEOUT_S: Final = 30.0
 LOCK_POLL_S: Final = 0.02
 
@@ -287,9 +286,6 @@ class Control:
     # --- health
     async def status(self) -> dict[str, Any]:
         return await self._ask(AdmStatus())
-
-    async def verify(self) -> dict[str, Any]:
-        return await self._ask(AdmVerify(), timeout_s=VERIFY_TIMEOUT_S)
 
     async def ensure_streams(self) -> dict[str, str]:
         """See streams.ensure_streams."""

@@ -729,7 +729,23 @@ class AdmStatus(Frame, frozen=True, kw_only=True, tag="adm_status"):
 
 
 class AdmVerify(Frame, frozen=True, kw_only=True, tag="adm_verify"):
-    """Verify chain, positions and counts, live."""
+    """What a verification asks of a gatekeeper that serves, a part at a time; `gate/verifying/answers.py` has the answers.
+
+    positions: how far everything is. Of one `account` (all numbers are the gatekeeper's own): state, rows, cases and
+    contexts (from `first`), vectors (of project `part`), lineage (digests of the store, or the rows of one `part` of a `table`).
+    """
+
+    what: Literal["positions", "state", "rows", "cases", "contexts", "vectors", "lineage"] = "positions"
+    account: str = ""
+    table: Literal[
+        "", "memory", "edge", "case_member", "case_event", "notice", "recall", "served", "withdrawn", "audit", "newest_read"
+    ] = ""
+    part: int = 0
+    first: int = 0
+    upto: int = 0
+    ledger: int = 0
+    since: int = 0
+    until: int = 0
 
 
 class AdmErased(Frame, frozen=True, kw_only=True, tag="adm_erased"):

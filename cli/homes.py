@@ -121,11 +121,12 @@ def status(call: Call) -> int | None:
         since, error = (last.since, last.error) if last else ("", None)
         now = Status(url=home.url, pids={}, state="stopped", since=since, error=error)
     gatekeeper: dict[str, Any] = {}
-    if now.state == "ready":
+    if now.state == "ready" or (now.state == "starting" and "gatekeeper" in now.pids):
         try:
             gatekeeper = ask_gatekeeper(call, now)
         except Unavailable as e:
-            now = msgspec.structs.replace(now, error=Problem.of(e))
+            if now.state == "ready":
+                now = msgspec.structs.replace(now, error=Problem.of(e))
     return _told(call, now, gatekeeper)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,9 +15,11 @@ from .output import facts, note, print_json, progress, show
 from .render import render_untrusted
 
 if TYPE_CHECKING:
+    from broker_config.gate_runs import Ended
     from broker_config.home import Home
 
 _GATE_REFUSED: Final = 65  # the gatekeeper's own code for "the ledger or a store is not as it should be"
+_GATE_UNAVAILABLE: Final = 69  # "ask again later"
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +41,11 @@ def rebuild(
     home = call.existing_home()
     if _is_up(home):
         raise usage("The home is up: a rebuild needs it to itself.", reason="already_up", advice="Run `cordon down` first.")
-    with progress("replaying the ledger"):
-        result = _gate(home, "--rebuild", *(["--accept-ledger", accept_ledger] if accept_ledger else []))
+    from broker_config import gate_runs
+
+    mode = ["--rebuild", *(["--accept-ledger", accept_ledger] if accept_ledger else [])]
+    with progress("replaying the ledger") as words, gate_runs.broker_for(home):
+        result = _result(gate_runs.run_gate(home, *mode, say=lambda at: words(_walked(at))), home)
     if call.json:
         print_json(result)
     else:
@@ -51,9 +53,39 @@ def rebuild(
     return None
 
 
-def verify(call: Call) -> int | None:
-    """Check the chain, positions and counts against the ledger. Exit 1 with findings."""
-    result = _verified(call, call.existing_home())
+def verify(
+    call: Call,
+    begin: Annotated[int, typer.Option("--from", metavar="BLOCK", min=1, help="From this block of the ledger on.")] = 1,
+    end: Annotated[int, typer.Option("--to", metavar="BLOCK", min=0, help="Up to this block; 0 = the last.")] = 0,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="TENANT", help="One tenant's chain and stores alone.")] = "",
+) -> int | None:
+    """Read the whole ledger again and compare everything that was made of it. Exit 1 with findings.
+
+    It runs beside a home that serves, or while it is down; nothing is changed. With --from or --to only chain, bodies and
+    catalogs of those blocks are compared: the rest needs all of them.
+    """
+    from broker_config.trust import Trust
+
+    home = call.existing_home()
+    account = Trust(home, time.time).tenant(tenant).account if tenant else ""
+    return verified(call, home, begin, end, account)
+
+
+def verified(call: Call, home: Home, begin: int, end: int = 0, account: str = "") -> int | None:
+    """Verify these blocks (see gate_runs.verify) and print what was found."""
+    from broker_config import gate_runs
+    from broker_config.supervisor import read_status
+
+    now = read_status(home)
+    if now is not None and now.state == "ready":
+        ask_gatekeeper(call, now)  # a hung one is named at once
+    with progress("reading the ledger") as words:
+        ended = gate_runs.verify(home, begin=begin, end=end, account=account, say=lambda at: words(_walked(at)))
+    return _tell(call, _result(ended, home))
+
+
+def _tell(call: Call, result: dict[str, Any]) -> int | None:
+    """Print what a verification found."""
     findings = [str(f) for f in result.get("findings", [])]
     if call.json:
         print_json(result)
@@ -61,25 +93,16 @@ def verify(call: Call) -> int | None:
         counts = {name: f"{value:,}" for name, value in result.items() if isinstance(value, (int, float)) and name != "ok"}
         show(facts(counts), *(render_untrusted(f) for f in findings), "no findings" if not findings else "")
     if findings or not result.get("ok"):
-        note(f"cordon: {NAMES[Exit.REFUSED]}: verify has {len(findings)} finding{'' if len(findings) == 1 else 's'}.")
+        count = result.get("findings_count", len(findings))
+        note(f"cordon: {NAMES[Exit.REFUSED]}: verify has {count} finding{'' if count == 1 else 's'}.")
         return Exit.REFUSED
     return None
 
 
-def _verified(call: Call, home: Home) -> dict[str, Any]:
-    """By the gatekeeper that serves, if it answers at all: it may take minutes, a hung one would take them for nothing."""
-    from broker_config.status import not_serving
-    from broker_config.supervisor import read_status
-
-    now = read_status(home)
-    if now is None:
-        with progress("reading the whole ledger"):
-            return _gate(home, "--verify")
-    if now.state != "ready":
-        raise not_serving(home, now)
-    records = int(ask_gatekeeper(call, now).get("ledger_seq", 0))
-    with progress(f"reading the whole ledger, {records:,} records"):
-        return call.ask_control(lambda control: control.verify())
+def _walked(at: dict[str, Any]) -> str:
+    """The words of a progress."""
+    of = at.get("of", 0)
+    return f"{at.get('stage', '')}: block {at.get('done', 0):,} of {of:,}" if of > 1 else f"comparing {at.get('stage', '')}"
 
 
 def _is_up(home: Home) -> bool:
@@ -88,47 +111,22 @@ def _is_up(home: Home) -> bool:
     return read_status(home) is not None
 
 
-def _gate(home: Home, *mode: str) -> dict[str, Any]:
-    """Run the gatekeeper once, in a mode that ends, beside a broker of our own. Its JSON."""
-    from broker_config.server import start_server, stop_server
-    from broker_config.supervisor import locked
-
-    with locked(home):
-        broker = start_server(home)
-        try:
-            home.logs.mkdir(exist_ok=True)
-            with home.log("gatekeeper").open("ab") as log:
-                ended = subprocess.run(
-                    [sys.executable, "-m", "gate", "--home", str(home.path), "--shard", "0", *mode],
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env={**os.environ, "CORDON_URL": home.url},
-                    check=False,
-                )
-        finally:
-            stop_server(broker, home)
-    return _result(ended, home)
-
-
-def _result(ended: subprocess.CompletedProcess[bytes], home: Home) -> dict[str, Any]:
-    lines = ended.stdout.decode(errors="replace").splitlines()
-    try:
-        result = json.loads(lines[-1]) if lines else {}
-    except ValueError:
-        result = {}
-    if not result or ended.returncode not in (0, 1, _GATE_REFUSED):
+def _result(ended: Ended, home: Home) -> dict[str, Any]:
+    """What a run of the gatekeeper gave; its refusal is raised."""
+    if ended.code in (_GATE_REFUSED, _GATE_UNAVAILABLE) and ended.last:
+        kind, error = (Exit.REFUSED, "rejected") if ended.code == _GATE_REFUSED else (Exit.UNAVAILABLE, "unavailable")
+        raise Failure(
+            kind,
+            str(ended.last.get("message", "The gatekeeper refuses.")),
+            reason=str(ended.last.get("reason", "refused")),
+            advice=str(ended.last.get("advice", "")),
+            error=error,
+        )
+    if ended.code not in (0, 1) or not ended.last:
         raise Failure(
             Exit.INTERNAL,
-            f"The gatekeeper ended with {ended.returncode}.",
+            f"The gatekeeper ended with {ended.code}.",
             reason="internal",
             advice=f"See {home.log('gatekeeper')}.",
         )
-    if ended.returncode == _GATE_REFUSED:
-        raise Failure(
-            Exit.REFUSED,
-            str(result.get("message", "The gatekeeper refuses.")),
-            reason=str(result.get("reason", "refused")),
-            advice=str(result.get("advice", "")),
-            error="rejected",
-        )
-    return dict(result)
+    return ended.last

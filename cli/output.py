@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
@@ -78,18 +78,21 @@ def show(*parts: RenderableType) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[None]:
-    """A spinner on stderr while a long thing runs (a line, where a terminal can't); nothing at all unless it is a terminal."""
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while a long thing runs (a line, where a terminal can't); nothing at all unless it is a terminal.
+
+    Gives what changes its words.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda _: None
         return
     terminal = console(stderr=True)
     if terminal.is_dumb_terminal:
         note(f"{what} …")
-        yield
+        yield lambda _: None
         return
-    with terminal.status(what):
-        yield
+    with terminal.status(what) as status:
+        yield status.update
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]], title: str = "") -> Table:

@@ -1,4 +1,4 @@
-"""The gatekeeper's process: `python -m gate --home H [--shard 0] [--rebuild [--accept-ledger BY] | --verify]`."""
+"""The gatekeeper's process: `python -m gate --home H [--shard 0] [--rebuild [--accept-ledger BY] | --verify [--live]]`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def main() -> int:
     mode.add_argument(
         "--rebuild", action="store_true", help="move projections aside and replay the ledger (while nothing serves)"
     )
-    mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
+    mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print lines of JSON")
+    parser.add_argument("--live", action="store_true", help="with --verify: a gatekeeper serves, ask it for its state")
+    parser.add_argument("--from", dest="begin", type=int, default=1, metavar="BLOCK", help="with --verify: from this block")
+    parser.add_argument("--to", type=int, default=0, metavar="BLOCK", help="with --verify: up to this block")
+    parser.add_argument("--tenant", default="", metavar="ACCOUNT", help="with --verify: this tenant alone")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     parser.add_argument("--quota", metavar="NAME=NUMBER", action="append", default=[], help="[quotas] of cordon.toml, one each")
@@ -29,12 +33,18 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     logging.Formatter.converter = time.gmtime
     sys.setswitchinterval(0.0005)  # the loop must not wait 5 ms for the index thread
+    if args.verify:  # without torch and what else serving needs
+        from .verifying.run import Asked
+        from .verifying.run import run as verify
+
+        asked = Asked(args.begin, args.to, args.tenant)
+        return verify(args.home.resolve(), args.shard, os.environ["CORDON_URL"], asked, live=args.live)
     from .service import run
 
     return run(
         args.home.resolve(),
         args.shard,
-        "rebuild" if args.rebuild else "verify" if args.verify else "serve",
+        "rebuild" if args.rebuild else "serve",
         args.accept_ledger,
         rates=not args.no_rates,
         kept=args.quota,

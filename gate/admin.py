@@ -44,7 +44,7 @@ class Admin:
             case AdmStatus():
                 return Done(request_id=req.request_id, result=self.shard.status())
             case AdmVerify():
-                return Done(request_id=req.request_id, result=await self.shard.verify())
+                return Done(request_id=req.request_id, result=await self.shard.verifying.answer(req))
             case AdmErased():
                 return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done, req.trouble))
             case AdmRegistry():

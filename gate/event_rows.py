@@ -30,6 +30,10 @@ class EventRows:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
+    def number(self, account: str) -> int:
+        """A tenant's number; its own from its first section on."""
+        return self.numbers.setdefault(account, len(self.numbers))
+
     def ledger(
         self, tenants: dict[str, Tenant], sections: Iterable[tuple[str, int, Sequence[E.AnyEvent]]], ledger_seq: int
     ) -> Rows:

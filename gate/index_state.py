@@ -48,14 +48,18 @@ class TenantIndex:
 
     def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
         """Index the memories of one block and move the catalog's position (rows that it has are skipped there)."""
+        self.index(memories)
+        self.applied = max(self.applied, tenant_seq)
+        self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
+        self.catalog.maybe_commit(time.monotonic())
+
+    def index(self, memories: Sequence[NewMemory]) -> None:
+        """Make memories findable; the catalog is left alone."""
         by_project: dict[int, list[NewMemory]] = {}
         for m in memories:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
-        self.applied = max(self.applied, tenant_seq)
-        self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
-        self.catalog.maybe_commit(time.monotonic())
 
     def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:
         """Forget the text of these memories in postings, vectors and the catalog; how many of them still had one there.

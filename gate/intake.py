@@ -58,6 +58,7 @@ FILTERS: Final = {
     "task_state": frozenset(frames.TASK_STATES),
     "agent": None,
 }
+EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -92,6 +93,9 @@ class Intake:
         if at is None or self.patience.spent(at.key):
             return
         p: Principal | None = None
+        if self.shard.state == "starting":  # who may ask what isn't known yet
+            self.shard.refuse(m.reply, self._starting(), _request_id(m.data), at.key, at.project)
+            return
         try:
             p = self.shard.identifier.identify(at, m.headers)
             if p.host and p.agent.seats[p.key].used(p.connection, p.host, self.shard.now_ms()):
@@ -105,6 +109,10 @@ class Intake:
         except Exception:
             log.exception("request failed: %s", at.verb)
             self._refuse(at, m, Refused("internal"), p)
+
+    def _starting(self) -> Refused:
+        done, of = self.shard.replaying
+        return Refused("starting", detail={"done": done, "of": of})
 
     def _remember(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decode(verb, m.data)
@@ -131,6 +139,8 @@ class Intake:
     def _may_serve(self, p: Principal, verb: str, size: int) -> None:
         if not self.open:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
+        if p.tenant.broken and verb not in EVIDENCE:
+            raise Refused("tenant_broken")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
         a, t, q = p.agent, p.tenant, p.tenant.quotas
@@ -358,7 +368,7 @@ class Intake:
             if frames.VERB_OF[type(req)] != verb:
                 raise Refused("malformed_frame")
             if not self.open and verb != "status":
-                raise Refused("starting")
+                raise self._starting()
             self._spawn(self._administer(req, m.reply), m.reply, request_id, key, "")
         except Refused as e:
             self.shard.refuse(m.reply, e, request_id, key, "")

@@ -14,9 +14,11 @@ class Paths:
         self.folder = home / "shards" / str(shard)
         self.owner_lock = self.folder / "owner.lock"
         self.lineage = self.folder / "lineage.duckdb"
+        self.lineage_doubted = self.folder / "lineage.doubted"  # made where the store is found damaged while it is in use
         self.registry = home / "trust" / "registry.jwt"
         self.operator_jwt = home / "trust" / "operator.jwt"
         self.creds = home / "creds" / "_core" / "gatekeeper.creds"
+        self.admin_creds = home / "creds" / "_core" / "admin.creds"
         self.run = home / "run"
         self.status = self.run / "status.json"
         self.ready = self.run / "gatekeeper.ready"

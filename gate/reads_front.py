@@ -1,4 +1,4 @@
-"""Whether READS begins where age alone would let it begin. A beginning that was lost sheds the labels of every context.
+"""Whether READS has all that age lets it have. A beginning that was lost sheds the labels of every context, a gap those of some.
 
 READS is pruned at its front when its records are older than the stream's `max_age`. What is gone left two traces: ledger blocks
 say up to which READS block was acknowledged when they were decided, so the next one is younger than they are; and the lineage
@@ -7,18 +7,24 @@ store has the times of the recalls that it applied.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 from bus.errors import Unavailable
 from gate.config import DAY_MS
 from gate.ledger import events as E
 from gate.ledger.block import Header
 from gate.ledger.replay import StreamState
-from gate.projections.lineage import LineageStore
 from gate.state.columns import NEVER_MS
 
 SLACK_MS: Final = 60_000  # an acknowledgement on its way, and the broker's own moment of pruning
+
+
+class Reads(Protocol):
+    """What answers the named queries of the lineage store."""
+
+    async def query(self, name: str, params: Mapping[str, object]) -> list[tuple[Any, ...]]: ...
 
 
 class ReadsFront:
@@ -31,6 +37,12 @@ class ReadsFront:
         self._cutoff_ms = now_ms - state.max_age_ms + SLACK_MS if state.max_age_ms else -NEVER_MS
         self._newer_than_ms = -NEVER_MS  # the last that is gone was written after this
         self._accepted = 0
+        self._gaps: list[tuple[int, int]] = []
+
+    def gap(self, first: int, last: int) -> None:
+        """These blocks are missing between others: no age takes them."""
+        self._gaps.append((first, last))
+        self.missing = max(self.missing, last)
 
     def ledger_block(self, header: Header) -> None:
         if header.reads_seq < self.missing:
@@ -43,10 +55,14 @@ class ReadsFront:
     def read(self, record: E.AnyRecord) -> None:
         self._oldest_ms = min(self._oldest_ms, record.ms)
 
-    async def lost(self, lineage: LineageStore) -> str:
+    async def lost(self, lineage: Reads) -> str:
         """What is missing too early, as a sentence; empty if nothing is, or if a person accepted it."""
         if self.missing <= self._accepted:
             return ""
+        for first, last in self._gaps:
+            if last > self._accepted:
+                span = f"Block {first} of {self._name} is" if first == last else f"Blocks {first} to {last} of {self._name} are"
+                return f"{span} missing: contexts may have forgotten what they were served."
         with suppress(Unavailable):  # a store that can't be asked is made anew, and knows nothing
             [(newest,)] = await lineage.query("newest_read", {"before": self._oldest_ms})
             self._newer_than_ms = max(self._newer_than_ms, -NEVER_MS if newest is None else newest)

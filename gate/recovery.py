@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +29,8 @@ from gate.ledger import events as E
 from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode, event_bytes
 from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
-from gate.ledger.errors import LedgerCorrupt, LedgerWentBack
-from gate.ledger.replay import NOTHING_LOST, Accepted, StreamState, merge, read_blocks, stream_state
+from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
+from gate.ledger.replay import NOTHING_LOST, Accepted, Blocks, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import indexed
@@ -53,18 +53,29 @@ def streams(shard: int) -> tuple[str, str]:
 
 
 class Recovery:
-    """One replay. `progress` is told the ledger sequence now and then. `accepting`: a person accepts what one stream has lost."""
+    """One replay. `progress` is told the ledger sequence now and then. `accepting`: a person accepts what one stream has lost.
+    `broken`: account → the first event that can't be trusted, by a survey of the whole ledger; they are replayed up to it.
+    """
 
     def __init__(
-        self, shard: Shard, nc: Client, progress: Callable[[int, int], None] = lambda done, of: None, *, accepting: bool = False
+        self,
+        shard: Shard,
+        nc: Client,
+        progress: Callable[[int, int], None] = lambda done, of: None,
+        *,
+        accepting: bool = False,
+        broken: Mapping[str, int] | None = None,
     ) -> None:
         self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
+        self.broken = dict(broken or {})
         self.front: ReadsFront
+        self.reads_resume: set[int] = set()  # READS blocks before which others are missing
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
         self.events = self.records = 0
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
+        self.lineage_at = shard.lineage.positions  # what the lineage store has: no rows are made of it again
         self.erased = erased.instead(nc, shard.number)
         self.blank: dict[str, frozenset[int]] = {}  # memories that a catalog had no text of when it was opened
         self.bare: set[tuple[str, int]] = set()  # memories without a body that no erasure has named so far
@@ -79,9 +90,10 @@ class Recovery:
         pruned = front.missing
         both = merge(
             read_blocks(self.nc, names[0], 1, ledger.last, missing=self.erased),
-            read_blocks(self.nc, names[1], pruned + 1, reads.last),
+            self._reads(names[1], pruned + 1, reads.last),
             reads_applied=pruned,
             accepted=lambda start: self._accepted(start, ledger.last),
+            surveyed=bool(self.broken),
         )
         async with aclosing(both):
             async for block in both:
@@ -109,6 +121,19 @@ class Recovery:
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
         log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
 
+    async def _reads(self, name: str, start: int, last: int) -> Blocks:
+        """READS around its gaps: whether they are accepted is known when the ledger has been read."""
+        while start <= last:
+            try:
+                async with aclosing(read_blocks(self.nc, name, start, last)) as blocks:
+                    async for no, data in blocks:
+                        yield no, data
+                return
+            except LedgerGap as gap:
+                self.front.gap(gap.seq, gap.upto)
+                self.reads_resume.add(gap.upto + 1)
+                start = gap.upto + 1
+
     async def _accepted(self, start: int, last: int) -> Accepted:
         """The next place at or after ledger block `start` where a person accepted a lost tail."""
         found = Accepted(sys.maxsize, sys.maxsize) if self.accepting else await self._next_accepted(start, last)
@@ -134,7 +159,7 @@ class Recovery:
     def _check_catalogs(self) -> None:
         for account, position in self.stood.items():
             t = self.shard.tenants[account]
-            if position.tenant_seq > t.position:
+            if position.tenant_seq > t.position and not t.broken:
                 raise LedgerWentBack(
                     f"The ledger of tenant {account} ends at {t.position}; its catalog has applied {position.tenant_seq}."
                 )
@@ -142,13 +167,18 @@ class Recovery:
     # --- ledger -----------------------------------------------------------------------------------
     async def _ledger_block(self, block: Block, last: int) -> None:
         s = self.shard
-        s.heads.commit(block)
+        if self.broken:
+            s.heads.follow(block)
+        else:
+            s.heads.commit(block)
         self.front.ledger_block(block.header)
         rows = []
         for section in block.sections:
             t = s.tenants.get(section.tenant) or self._tenant(section.tenant)
             decoded = []
             for seq, (meta, body) in enumerate(section.events, section.seq):
+                if t.broken and seq >= t.broken:
+                    break
                 event = E.decode_event(meta)
                 decoded.append(event)
                 self.front.ledger_event(event)
@@ -160,12 +190,18 @@ class Recovery:
                     self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
                     self.count += 1
             self.events += len(decoded)
-            self._same_chain(section)
+            if not t.broken:
+                self._same_chain(section)
             t.blocks.note(section.seq, block.header.no)
             rows.append((section.tenant, section.seq, decoded))
         s.ledger_seq = block.header.no
-        s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
-        await self._room()
+        s.replaying = (block.header.no, last)
+        if block.header.no > self.lineage_at["LEDGER"]:
+            s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
+            await self._room()
+        else:
+            for account, _, _ in rows:
+                s.event_rows.number(account)
         if self.count >= FLUSH_MEMORIES:
             await self._flush()
             self.progress(block.header.no, last)
@@ -180,6 +216,7 @@ class Recovery:
                 raise LedgerWentBack(f"The catalog of tenant {account} follows another ledger: {e.detail}.") from e
             set_aside(e.path, s.paths.aside(stamp()) / account)
             t = s.open_tenant(account)
+        t.broken = self.broken.get(account, 0)
         self.blank[account] = frozenset(s.indexes[account].catalog.erased())
         position = s.indexes[account].catalog.position
         if position is not None:
@@ -256,12 +293,15 @@ class Recovery:
     async def _flush(self) -> None:
         s, waiting = self.shard, self.waiting
         self.waiting, self.count = {}, 0
-        jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in waiting.items()]
+        whole = {a: new for a, new in waiting.items() if not s.tenants[a].broken}
+        jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in whole.items()]
 
         def index() -> None:
             for tenant_index, new, at, last, chain in jobs:
                 tenant_index.apply(new, at, last, chain)
                 tenant_index.catalog.commit()
+            for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
+                s.indexes[account].index(waiting[account])
 
         await s.index.call(index)
 
@@ -273,6 +313,8 @@ class Recovery:
     # --- READS ------------------------------------------------------------------------------------
     async def _reads_block(self, block: ReadsBlock) -> None:
         s = self.shard
+        if block.header.no in self.reads_resume:
+            s.reads_head = ReadsHead()
         s.reads_head.commit(block)
         records = []
         for record in block.records:
@@ -280,7 +322,7 @@ class Recovery:
             decoded: E.AnyRecord | None = E.decode_record(record.data)
             if decoded is not None:
                 self.front.read(decoded)
-            if block.header.no <= self.reads_beside_loss:
+            if block.header.no <= self.reads_beside_loss or (t is not None and t.broken):
                 decoded = _left_of(t, decoded)
                 if decoded is None:
                     continue
@@ -290,8 +332,9 @@ class Recovery:
             records.append((t, decoded))
         self.records += len(records)
         s.reads_seq = block.header.no
-        s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
-        await self._room()
+        if block.header.no > self.lineage_at["READS"]:
+            s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
+            await self._room()
 
 
 def _left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None:

@@ -199,7 +199,17 @@ TABLE: dict[str, Wording] = {
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5
     ),
-    "starting": Wording("unavailable", "The gatekeeper is starting.", "Try again in a moment.", 0.5),
+    "starting": Wording(
+        "unavailable",
+        "The gatekeeper is starting: it reads the ledger again.",
+        "Try again; see `cordon status`.",
+        0.5,
+    ),
+    "tenant_broken": Wording(
+        "denied",
+        "This tenant's part of the ledger isn't what was written: nothing from there on counts, so it neither writes nor reads.",
+        "Evidence goes on (`why`, `trace`, `case`). `cordon verify` names the place: restore the ledger from a copy.",
+    ),
     "ledger_unreachable": Wording(
         "unavailable", "The ledger does not confirm writes now.", "Try again; nothing was stored.", 1.0
     ),

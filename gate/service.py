@@ -10,8 +10,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -23,8 +23,10 @@ from bus.errors import ConfigError, CordonError
 from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
+from gate.event_loop import loop_factory
+from gate.ledger import erased
 from gate.ledger import events as E
-from gate.ledger.errors import LedgerError
+from gate.ledger.errors import LedgerCorrupt, LedgerError
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -38,10 +40,13 @@ from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
 from gate.state.tenant import UnknownEvent
+from gate.verifying.gaps import blocks_around_gaps
+from gate.verifying.survey import Survey
 from gate.writing.sequencer import Stored
 
 log = logging.getLogger(__name__)
 EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restart changes nothing
+EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started again, it is made anew
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 HOUSEKEEPING_S: Final = 1.0
@@ -99,6 +104,9 @@ async def connect(paths: Paths, url: str) -> tuple[Client, str]:
 def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
     """The lineage store; one that can't be used is set aside and made anew."""
     paths.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if paths.lineage_doubted.exists():  # it was found damaged while it was in use; opened, it may look whole
+        set_aside(paths.lineage, paths.aside(stamp()))
+        paths.lineage_doubted.unlink()
     try:
         return LineageStore(paths.lineage, identities)
     except ProjectionUnusable as e:
@@ -118,9 +126,25 @@ def admission(embedder: Embedder) -> Admission:
     return Admission(embedder, gate)
 
 
+def no_progress(done: int, of: int) -> None:
+    """Nobody wants to know."""
+
+
 @asynccontextmanager
-async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIterator[tuple[Shard, Client]]:
-    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`: see Recovery."""
+async def opened(
+    paths: Paths,
+    url: str,
+    *,
+    accepting: bool = False,
+    progress: Callable[[int, int], None] = no_progress,
+    listen: Callable[[Shard, Client], Awaitable[None]] | None = None,
+    broken: Mapping[str, int] | None = None,
+) -> AsyncIterator[tuple[Shard, Client]]:
+    """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`, `progress`, `broken`: see
+    Recovery.
+
+    `listen` is called before the replay, so that who asks meanwhile is told how far it is.
+    """
     loop = asyncio.get_running_loop()
     nc, core = await connect(paths, url)
     shard: Shard | None = None
@@ -142,7 +166,9 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
         )
         shard.outbox = Outbox(nc)
         shard.index.start()
-        await Recovery(shard, nc, accepting=accepting).run()
+        if listen is not None:
+            await listen(shard, nc)
+        await Recovery(shard, nc, progress, accepting=accepting, broken=broken).run()
         yield shard, nc
     finally:
         if shard is not None:
@@ -156,8 +182,39 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
 
 
 async def serve(paths: Paths, url: str, *, rates: bool = True, quotas: Quotas = DEFAULT) -> None:
-    """Serve the shard until SIGTERM. Raises what stopped it."""
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, nc):
+    """Serve the shard until SIGTERM. Raises what stopped it. Where only some tenants' chains are broken, the others go on."""
+    async with owned(paths.owner_lock):
+        try:
+            await _serve(paths, url, rates, quotas, {})
+        except LedgerCorrupt as e:
+            broken = await surveyed(paths, url)
+            if not broken:
+                raise
+            for account, seq in broken.items():
+                log.error("tenant %s is stopped at event %d: its ledger can't be trusted from there (%s)", account, seq, e)
+            await _serve(paths, url, rates, quotas, broken)
+
+
+async def surveyed(paths: Paths, url: str) -> dict[str, int]:
+    """Account → its first event that can't be trusted, where nothing but these tenants' sections is wrong; else {}."""
+    nc, _ = await connect(paths, url)
+    try:
+        name = streams(paths.shard)[0]
+        survey = Survey(name, lambda what: log.error("%s", what))
+        walk = blocks_around_gaps(nc, name, 1, (await stream_state(nc, name)).last, erased.instead(nc, paths.shard))
+        async with aclosing(walk):
+            async for first, last, data, _ in walk:
+                if data is None:
+                    survey.gap(first, last)
+                else:
+                    survey.block(first, data)
+        return survey.confined()
+    finally:
+        await nc.close()
+
+
+async def _serve(paths: Paths, url: str, rates: bool, quotas: Quotas, broken: dict[str, int]) -> None:
+    async with opened(paths, url, listen=listen, broken=broken) as (shard, nc):
         shard.rates = rates
         shard.limit(quotas)
         stop = asyncio.Event()
@@ -175,21 +232,12 @@ async def serve(paths: Paths, url: str, *, rates: bool = True, quotas: Quotas = 
             )
         ]
         await asyncio.to_thread(warm_up, shard)
-        n = shard.number
-        for subject, handler in (
-            (f"in.{n}.>", shard.intake.on_memory),
-            (f"op.{n}.>", shard.intake.on_operator),
-            (f"adm.{n}.>", shard.intake.on_admin),
-        ):
-            await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
-        await nc.flush()
-        await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         shard.state, shard.intake.open = "ready", True
         write_atomically(paths.ready, str(os.getpid()))
-        log.info("serving shard %d", n)
+        log.info("serving shard %d", shard.number)
         try:
             waits = [asyncio.create_task(stop.wait()), asyncio.create_task(shard.failed.wait()), *pumps]
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -206,6 +254,19 @@ async def serve(paths: Paths, url: str, *, rates: bool = True, quotas: Quotas = 
             for task in (*pumps, *waits):
                 task.cancel()
             await asyncio.gather(*pumps, *waits, return_exceptions=True)
+
+
+async def listen(shard: Shard, nc: Client) -> None:
+    """Subscribe to everything that this shard answers."""
+    n = shard.number
+    for subject, handler in (
+        (f"in.{n}.>", shard.intake.on_memory),
+        (f"op.{n}.>", shard.intake.on_operator),
+        (f"adm.{n}.>", shard.intake.on_admin),
+    ):
+        await nc.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=PENDING_BYTES)
+    await nc.flush()
+    await nc.flush()  # the client writes its PING ahead of what is still buffered: one flush proves nothing
 
 
 async def _quiet(shard: Shard) -> None:
@@ -257,6 +318,8 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
         await asyncio.sleep(HOUSEKEEPING_S)
         garbage.collect(loop.time(), shard.recalls.answered + shard.ledger_seq)
         await asyncio.gather(shard.ledger.confirm(), shard.reads.confirm())
+        if isinstance(shard.lineage.failed, ProjectionUnusable) and not shard.paths.lineage_doubted.exists():
+            shard.paths.lineage_doubted.touch()
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
             with suppress(CordonError):
@@ -268,7 +331,8 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
         for t in shard.tenants.values():
-            await shard.holds.tend(t)
+            if not t.broken:
+                await shard.holds.tend(t)
 
 
 def warm_up(shard: Shard) -> None:
@@ -292,7 +356,7 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, url, accepting=bool(accept_by)) as (shard, _):
+        async with opened(paths, url, accepting=bool(accept_by), progress=_print_progress) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
@@ -306,15 +370,14 @@ async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, An
             }
 
 
+def _print_progress(done: int, of: int) -> None:
+    print(json.dumps({"progress": {"stage": "replay", "done": done, "of": of}}), flush=True)
+
+
 async def _accept(shard: Shard, by: str) -> None:
     for t in list(shard.tenants.values()):
         accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
         await shard.sequencer.commit(t, [Stored(accepted)])
-
-
-async def verify_offline(paths: Paths, url: str) -> dict[str, Any]:
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, _):
-        return await shard.verify()
 
 
 def refusal(e: BaseException) -> dict[str, str]:
@@ -331,7 +394,7 @@ def refusal(e: BaseException) -> dict[str, str]:
 
 
 def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True, kept: Sequence[str] = ()) -> int:
-    """The process: serve, rebuild or verify. `kept`: quotas as NAME=NUMBER. Returns the exit code."""
+    """The process: serve or rebuild. `kept`: quotas as NAME=NUMBER. Returns the exit code."""
     paths = Paths(home, shard)
     paths.error.unlink(missing_ok=True)
     try:
@@ -340,30 +403,30 @@ def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
-        runner = asyncio.Runner(loop_factory=_loop_factory())
+        runner = asyncio.Runner(loop_factory=loop_factory())
         with runner:
             if mode == "serve":
                 runner.run(serve(paths, url, rates=rates, quotas=quotas(kept)))
                 return 0
-            result = runner.run(rebuild(paths, url, accept_by) if mode == "rebuild" else verify_offline(paths, url))
+            result = runner.run(rebuild(paths, url, accept_by))
         print(json.dumps(result))
-        return 0 if result.get("ok", True) else 1
-    except (LedgerError, ProjectionUnusable, UnknownEvent, ConfigError, Owned) as e:
-        log.error("refusing to serve: %s", e)
-        write_atomically(paths.error, json.dumps(refusal(e)))
-        print(
-            json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr
-        )
-        return EXIT_REFUSED
+        return 0
+    except ProjectionUnusable as e:
+        if e.reason == "stream":
+            return _refused(paths, e, mode)
+        log.error("%s: it is set aside, the next start makes it anew", e)
+        set_aside(e.path, paths.aside(stamp()))
+        return EXIT_AGAIN
+    except (LedgerError, UnknownEvent, ConfigError, Owned) as e:
+        return _refused(paths, e, mode)
     except Exception as e:
         log.exception("stopped")
         write_atomically(paths.error, json.dumps(refusal(e)))
         return 70
 
 
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+def _refused(paths: Paths, e: Exception, mode: str) -> int:
+    log.error("refusing to serve: %s", e)
+    write_atomically(paths.error, json.dumps(refusal(e)))
+    print(json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr)
+    return EXIT_REFUSED

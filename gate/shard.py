@@ -40,7 +40,7 @@ from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
-from gate.verify import Verifier
+from gate.verifying.answers import Answers
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
 from gate.writing.writes import Writes
@@ -93,13 +93,14 @@ class Shard:
         self.admin = Admin(self)
         self.delegations = Delegations(self)
         self.intake = Intake(self)
-        self.verifier = Verifier(self)
+        self.verifying = Answers(self)
         self.state = "starting"
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
         self.refused: Counter[str] = Counter()
         self.started = time.monotonic()
         self.replayed: dict[str, float] = {}
+        self.replaying = (0, 0)  # while it starts: ledger blocks read, of how many
         self.ledger_share = 0.0
         self.ledger_replicas = 1
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
@@ -260,7 +261,7 @@ class Shard:
     def status(self) -> dict[str, Any]:
         s = self.sequencer
         return {
-            "state": self.state if self.healthy() and self.reads.healthy else "ledger_unreachable",
+            "state": self.state if self.state == "starting" or (self.healthy() and self.reads.healthy) else "ledger_unreachable",
             "shard": self.number,
             "ledger_seq": self.ledger_seq,
             "reads_seq": self.reads_seq,
@@ -271,7 +272,7 @@ class Shard:
             "events": s.events,
             "recalls": self.recalls.answered,
             "alarms": self.recalls.alarms,
-            "retries": self.ledger.retries + self.reads.retries,
+            "retries": 0 if self.state == "starting" else self.ledger.retries + self.reads.retries,
             "refused": dict(self.refused),
             "dropped": self.intake.patience.dropped,
             "keys_shared": sum(
@@ -280,12 +281,11 @@ class Shard:
             "send_failures": dict(self.outbox.failed),
             "uptime_s": round(time.monotonic() - self.started, 1),
             "replayed": self.replayed,
+            "replaying": f"{self.replaying[0]:,} of {self.replaying[1]:,} blocks" if self.state == "starting" else "",
+            "broken": {t.name: t.broken for t in self.tenants.values() if t.broken},
             "ledger_full_share": round(self.ledger_share, 4),
             "erasing": len(self.erasures.open()),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,
             "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
         }
-
-    async def verify(self) -> dict[str, Any]:
-        return await self.verifier.verify()

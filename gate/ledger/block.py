@@ -243,33 +243,39 @@ class _Reader:
             raise self.corrupt(f"{len(self.data) - self.at} bytes follow its end.")
 
 
-def decode(data: bytes, seq: int = 0) -> Block:
-    """The block in `data`, every body checked against its meta. `seq`: the stream sequence that it must name (0: any)."""
+def decode(data: bytes, seq: int = 0, wrong: list[tuple[str, int]] | None = None) -> Block:
+    """The block in `data`, every body checked against its meta. `seq`: the stream sequence that it must name (0: any).
+
+    `wrong`: where bodies that aren't the ones that their metas name are noted as (tenant, tenant_seq), not raised.
+    """
     reader = _Reader(data, _MAGIC, seq)
     raw = reader.framed()
     header = reader.parse("header", _header_decoder, raw)
     reader.opened(header)
-    sections = tuple([_section(reader) for _ in range(header.sections)])
+    sections = tuple([_section(reader, wrong) for _ in range(header.sections)])
     reader.closed()
     if len({s.tenant for s in sections}) != len(sections):
         raise LedgerCorrupt("a tenant has two sections.", block=header.no)
     return Block(header, sections, _block_hash(raw, sections))
 
 
-def _section(reader: _Reader) -> Section:
+def _section(reader: _Reader, wrong: list[tuple[str, int]] | None) -> Section:
     raw = reader.framed()
     head = reader.parse("section's head", _head_decoder, raw)
-    events = tuple([_event(reader) for _ in range(head.n)])
+    events = tuple([_event(reader, head, at, wrong) for at in range(head.n)])
     return Section(head.t, head.seq, head.prev, events, _section_hash(raw, events))
 
 
-def _event(reader: _Reader) -> Payload:
+def _event(reader: _Reader, head: _Head, at: int, wrong: list[tuple[str, int]] | None) -> Payload:
     meta = reader.framed()
     size = reader.length()
     if size == _NO_BODY:
         return meta, None
     body = reader.take(size)
     if body_hash(body) != _named_body(reader, meta, size):
+        if wrong is not None:
+            wrong.append((head.t, head.seq + at))
+            return meta, body
         reader.at -= size
         raise reader.corrupt("the body is not the one that its meta names.")
     return meta, body

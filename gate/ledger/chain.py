@@ -76,6 +76,10 @@ class Heads:
     def commit(self, block: Block) -> None:
         """The block is in the ledger: move to its end. Verified here, so that a chain can't be moved to what doesn't follow."""
         self.verify_block(block)
+        self.follow(block)
+
+    def follow(self, block: Block) -> None:
+        """Move to the end of a block that isn't verified here: where a survey of the whole ledger has told what is broken."""
         for section in block.sections:
             self.tenants[section.tenant] = Head(section.last, section.hash)
         self.block = Head(block.header.no, block.hash)

@@ -137,17 +137,19 @@ async def merge(
     ledger_applied: int = 0,
     reads_applied: int = 0,
     accepted: Callable[[int], Awaitable[Accepted]] | None = None,
+    surveyed: bool = False,
 ) -> AsyncGenerator[Block | ReadsBlock, None]:
     """Decoded blocks of both streams in the one order: a READS block after ledger block `ledger_seq`, a ledger block after READS
     block `reads_seq`, each stream in its own order, and the ledger first where either could be.
 
     `…_applied` is the position before the first block of each (READS may be pruned at the front). `LedgerCorrupt` when two blocks
     wait for each other, `LedgerWentBack` when one waits for a block beyond the other stream's end; but first `accepted` is asked,
-    with the number of the ledger block that comes next, whether somebody accepted this.
+    with the number of the ledger block that comes next, whether somebody accepted this. `surveyed`: bodies that don't fit
+    their metas are known, and no reason to stop.
     """
     loss = NOTHING_LOST
     async with aclosing(ledger), aclosing(reads):
-        block, ledger_done = await _next_block(ledger), ledger_applied
+        block, ledger_done = await _next_block(ledger, surveyed), ledger_applied
         read, reads_done = await _next_reads(reads), reads_applied
         while block is not None or read is not None:
             if block is not None and (
@@ -155,7 +157,7 @@ async def merge(
             ):
                 yield block
                 ledger_done = block.header.no
-                block = await _next_block(ledger)
+                block = await _next_block(ledger, surveyed)
             elif read is not None and (
                 read.header.no <= loss.reads or read.header.ledger_seq <= (block.header.no - 1 if block else ledger_done)
             ):
@@ -176,9 +178,9 @@ def _impossible(block: Block | None, read: ReadsBlock | None, ledger_done: int, 
     return LedgerCorrupt(f"it and READS block {read.header.no} each say to come after the other.", block=block.header.no)
 
 
-async def _next_block(blocks: Blocks) -> Block | None:
+async def _next_block(blocks: Blocks, surveyed: bool) -> Block | None:
     async for seq, data in blocks:
-        return decode(data, seq)
+        return decode(data, seq, [] if surveyed else None)
     return None
 
 

@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from gate.ledger.events import MemoryBody
+
 from . import ProjectionUnusable
 from .queries import load_queries
 
@@ -70,7 +72,7 @@ class Catalog:
         self._waiting_since: float | None = None
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
-            with self._damage_named():
+            with _damage_named(self.path):
                 self._configure()
                 self._position = self._open(stream_identity)
         except BaseException:
@@ -89,33 +91,13 @@ class Catalog:
             return None
         if "position" not in tables:
             raise ProjectionUnusable(self.path, "schema", "it has no position table")
-        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise ProjectionUnusable(self.path, "damaged", str(verdict))
-        try:
-            row = self._db.execute(_SQL["read_position"]).fetchone()
-        except sqlite3.OperationalError as error:
-            raise ProjectionUnusable(self.path, "schema", str(error)) from error
-        if row is None or row[1] != SCHEMA_VERSION:
-            raise ProjectionUnusable(self.path, "schema", f"version {row and row[1]}, this program writes {SCHEMA_VERSION}")
-        if row[0] != stream_identity:
-            raise ProjectionUnusable(self.path, "stream", f"it follows {row[0]}, not {stream_identity}")
-        return Position(*row[2:]) if row[2] else None
+        return _read_position(self._db, self.path, stream_identity)
 
     def _create(self, stream_identity: str) -> None:
         with self._transaction():
             for name in ("create_memory", "create_source", "create_position", "create_plan"):
                 self._db.execute(_SQL[name])
             self._db.execute(_SQL["first_position"], (stream_identity, SCHEMA_VERSION))
-
-    @contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
-                raise ProjectionUnusable(self.path, "damaged", str(error)) from error
-            raise
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -146,7 +128,7 @@ class Catalog:
         if tenant_seq < after:
             raise ValueError(f"block {ledger_seq} ends at tenant_seq {tenant_seq}, but {after} is applied: the ledger went back")
         new = [row for row in rows if row.seq > after]
-        with self._damage_named():
+        with _damage_named(self.path):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
             with self._savepoint():
@@ -189,7 +171,7 @@ class Catalog:
     def commit(self) -> None:
         """Make everything applied so far survive a kill."""
         if self._db.in_transaction:
-            with self._damage_named():
+            with _damage_named(self.path):
                 self._db.execute("COMMIT")
         self._uncommitted, self._waiting_since = 0, None
 
@@ -198,7 +180,7 @@ class Catalog:
         """The memories among `seqs` that exist, by tenant_seq."""
         if not seqs:
             return {}
-        with self._damage_named():
+        with _damage_named(self.path):
             found = self._db.execute(_SQL["fetch"], (json.dumps([int(seq) for seq in seqs]),)).fetchall()
         return {row[0]: _row(row) for row in found}
 
@@ -206,7 +188,7 @@ class Catalog:
         """All memories ascending, in lists of at most `batch`; safe beside applying."""
         after = 0
         while True:
-            with self._damage_named():
+            with _damage_named(self.path):
                 found = self._db.execute(_SQL["after"], (after, batch)).fetchall()
             if not found:
                 return
@@ -215,12 +197,12 @@ class Catalog:
 
     def find_source(self, evidence_uri: str) -> list[int]:
         """The tenant_seqs, ascending, of memories that cite this evidence, or a span of it (the same URI followed by `#…`)."""
-        with self._damage_named():
+        with _damage_named(self.path):
             found = self._db.execute(_SQL["citing"], (_hash(evidence_uri),)).fetchall()
         return [seq for seq, evidence in found if evidence_uri in cited_names(_decode_evidence(evidence))]
 
     def count(self) -> int:
-        with self._damage_named():
+        with _damage_named(self.path):
             return int(self._db.execute(_SQL["count"]).fetchone()[0])
 
     # --- erasing ------------------------------------------------------------------------------------
@@ -229,7 +211,7 @@ class Catalog:
         `scrub`.
         """
         self.commit()
-        with self._damage_named(), self._transaction():
+        with _damage_named(self.path), self._transaction():
             self._db.executemany(_SQL["erase_source"], [pair for row in rows for pair in _citations(row)])
             self._db.executemany(_SQL["erase_memory"], [(row.seq,) for row in rows])
 
@@ -239,13 +221,13 @@ class Catalog:
         What was overwritten in the file itself is zeroed already (secure_delete).
         """
         self.commit()
-        with self._damage_named():
+        with _damage_named(self.path):
             busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return bool(busy == 0)
 
     def erased(self) -> list[int]:
         """The tenant_seqs, ascending, of memories without text."""
-        with self._damage_named():
+        with _damage_named(self.path):
             return [seq for (seq,) in self._db.execute(_SQL["erased"]).fetchall()]
 
     # --- plans --------------------------------------------------------------------------------------
@@ -271,7 +253,7 @@ class Catalog:
 
     def _change_plan(self, query: str, values: tuple[object, ...]) -> int:
         self.commit()  # a plan's life is its own: never rolled back with a block
-        with self._damage_named(), self._transaction():
+        with _damage_named(self.path), self._transaction():
             return self._db.execute(_SQL[query], values).rowcount
 
     # --- closing ------------------------------------------------------------------------------------
@@ -289,6 +271,82 @@ class Catalog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class CatalogFile:
+    """A catalog that another process may have open, read and never changed. Raises as Catalog; or FileNotFoundError."""
+
+    def __init__(self, path: Path, stream_identity: str) -> None:
+        if not path.exists():
+            raise FileNotFoundError(path)
+        self.path = path
+        self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            with _damage_named(path):
+                self.position = _read_position(self._db, path, stream_identity)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def fetch(self, seqs: Sequence[int]) -> dict[int, tuple[object, ...]]:
+        """The rows of those that exist, by tenant_seq, in the order of `columns_of`."""
+        with _damage_named(self.path):
+            return {row[0]: row for row in self._db.execute(_SQL["fetch"], (json.dumps(seqs),)).fetchall()}
+
+    def counts(self, upto: int) -> tuple[int, int, int]:
+        """Of memories up to a tenant_seq: how many, how many citations, and the citations' checksum (see `citations_of`)."""
+        with _damage_named(self.path):
+            (memories,) = self._db.execute(_SQL["count_upto"], (upto,)).fetchone()
+            citations, checksum = self._db.execute(_SQL["citations_upto"], (upto,)).fetchone()
+        return memories, citations, checksum or 0
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def columns_of(seq: int, meta: bytes, body: MemoryBody | None) -> tuple[object, ...]:
+    """A memory's row as it must lie in the file; `body` None: it was erased."""
+    if body is None:
+        return (seq, meta, "", b"[]", "", "", "", "", "")
+    evidence = msgspec.json.encode(body.evidence) if body.evidence else b"[]"
+    return (seq, meta, body.content, evidence, body.run, body.task, body.session, body.trace_id, body.scope_id)
+
+
+COLUMNS: Final = tuple(MemoryRow.__slots__)
+
+
+def citations_of(evidence: Sequence[str]) -> tuple[int, int]:
+    """How many rows of `source` a memory with this evidence has, and what they add to the checksum."""
+    if not evidence:
+        return 0, 0
+    hashes = [_hash(name) for name in cited_names(tuple(evidence))]
+    return len(hashes), sum(h & 0xFFFFFFFF for h in hashes)
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+            raise ProjectionUnusable(path, "damaged", str(error)) from error
+        raise
+
+
+def _read_position(db: sqlite3.Connection, path: Path, stream_identity: str) -> Position | None:
+    """The position of a catalog that is there, sound, of this schema and of this stream; else ProjectionUnusable."""
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise ProjectionUnusable(path, "damaged", str(verdict))
+    try:
+        row = db.execute(_SQL["read_position"]).fetchone()
+    except sqlite3.OperationalError as error:
+        raise ProjectionUnusable(path, "schema", str(error)) from error
+    if row is None or row[1] != SCHEMA_VERSION:
+        raise ProjectionUnusable(path, "schema", f"version {row and row[1]}, this program writes {SCHEMA_VERSION}")
+    if row[0] != stream_identity:
+        raise ProjectionUnusable(path, "stream", f"it follows {row[0]}, not {stream_identity}")
+    return Position(*row[2:]) if row[2] else None
 
 
 def _columns(row: MemoryRow) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -66,12 +67,7 @@ def terms(text: str) -> list[str]:
         if is_cjk:
             found += [run] if len(run) == 1 else [run[i : i + 2] for i in range(len(run) - 1)]
             continue
-        for chunk in _CHUNK.findall(run):
-            if chunk.isalnum():  # most chunks are one plain word
-                if chunk not in STOP_WORDS:
-                    found.append(_term(chunk))
-            else:
-                found += _joined_terms(chunk)
+        found.extend(chain.from_iterable(map(_chunk_terms, _CHUNK.findall(run))))
     return found
 
 
@@ -100,6 +96,13 @@ def _runs(text: str) -> Iterable[tuple[str, bool]]:
         return ((text.lower(), False),)
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).replace("’", "'")
     return ((run, i % 2 == 1) for i, run in enumerate(_CJK.split(folded)) if run)
+
+
+@lru_cache(_STEM_CACHE)
+def _chunk_terms(chunk: str) -> tuple[str, ...]:
+    if chunk.isalnum():  # most chunks are one plain word
+        return () if chunk in STOP_WORDS else (_term(chunk),)
+    return tuple(_joined_terms(chunk))
 
 
 def _joined_terms(chunk: str) -> list[str]:

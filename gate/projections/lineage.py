@@ -20,6 +20,8 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import duckdb
+import numpy as np
+import numpy.typing as npt
 
 from bus.errors import CordonError, Unavailable
 
@@ -35,6 +37,7 @@ FLUSH_S: Final = 0.2  # who waits for a position (`wait`) is served at once
 TRANSACTION_ROWS_MAX: Final = 8_192  # when it is behind
 QUEUE_ROWS_MAX: Final = 500_000  # about 100 MB of tuples, and ten seconds of the fastest writing that was measured
 QUERY_TIMEOUT_S: Final = 10.0
+SCRATCH_ROWS: Final = 20_000
 CLOSE_TIMEOUT_S: Final = 10.0
 _QUERIES: Final = load_queries("lineage")
 _SCHEMA: Final = load_queries("lineage_schema")
@@ -215,7 +218,7 @@ class LineageStore:
 
         def run() -> list[tuple[Any, ...]]:
             try:
-                return cursor.execute(sql, dict(params)).fetchall()
+                return cursor.execute(sql, used(name, params)).fetchall()
             finally:
                 cursor.close()
 
@@ -249,6 +252,82 @@ class LineageStore:
         self._root.close()
 
 
+class Scratch:
+    """The same tables in memory, for verification: what a store that follows the ledger must hold. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._con = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB"})
+        for statement in _SCHEMA.values():
+            self._con.execute(statement.sql)
+        self._rows = Rows()
+        self._count = 0
+
+    def add(self, rows: Rows) -> None:
+        self._rows.extend(rows)
+        self._count += rows.count()
+        if self._count >= SCRATCH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """By columns: a fifth of an appender's time."""
+        rows, self._rows, self._count = self._rows, Rows(), 0
+        for table, lines in rows.tables():
+            columns = {f"c{i}": _column(values) for i, values in enumerate(zip(*lines, strict=True))}
+            self._con.register("lines", columns)
+            self._con.execute(f"INSERT INTO {table} SELECT * FROM lines")
+            self._con.unregister("lines")
+
+    def query(self, name: str, params: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """As LineageStore.query."""
+        self._flush()
+        return _run(self._con, name, params)
+
+
+class LineageFile:
+    """A lineage store that no gatekeeper has open, read and never changed. Raises as LineageStore."""
+
+    def __init__(self, path: Path, streams: Mapping[str, str]) -> None:
+        self._path = path
+        self._con = _connect(path, "1GB", read_only=True)
+        try:
+            found = _read_positions(self._con, path, dict(streams))
+            self.positions = {name: found.get(name, 0) for name in streams}
+            numbers = self._con.execute("SELECT account, tenant FROM tenant").fetchall()
+        except BaseException as error:
+            self._con.close()
+            if isinstance(error, duckdb.Error):
+                raise ProjectionUnusable(path, "damaged", str(error)) from error
+            raise
+        self.numbers: dict[str, int] = dict(numbers)
+
+    def query(self, name: str, params: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """As LineageStore.query."""
+        try:
+            return _run(self._con, name, params)
+        except duckdb.Error as error:
+            raise ProjectionUnusable(self._path, "damaged", str(error)) from error
+
+    def close(self) -> None:
+        self._con.close()
+
+
+def _run(con: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    return con.execute(_QUERIES[name].sql, used(name, params)).fetchall()
+
+
+def used(name: str, params: Mapping[str, object]) -> dict[str, object]:
+    """Those that the query names: DuckDB refuses others."""
+    return {key: value for key, value in params.items() if f"${key}" in _QUERIES[name].sql}
+
+
+def _column(values: tuple[Any, ...]) -> npt.NDArray[Any]:
+    if isinstance(values[0], int):
+        return np.array(values, np.uint64 if max(values) >= 1 << 63 else np.int64)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
 def _unavailable(what: str, reason: str) -> Unavailable:
     advice = "Try again; if it stays so, restart the gatekeeper."
     return Unavailable(f"The lineage store isn't ready: {what}.", reason=reason, advice=advice)
@@ -269,7 +348,7 @@ def _named(path: Path, error: BaseException) -> CordonError:
 
 
 # --- the file -----------------------------------------------------------------------------------------
-def _connect(path: Path, memory_limit: str) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, memory_limit: str, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
         "memory_limit": memory_limit,
@@ -279,7 +358,7 @@ def _connect(path: Path, memory_limit: str) -> duckdb.DuckDBPyConnection:
         "lock_configuration": True,
     }
     try:
-        return duckdb.connect(str(path), config=config)
+        return duckdb.connect(str(path), read_only=read_only, config=config)
     except duckdb.IOException as error:
         if "lock" in str(error):
             raise _unavailable(f"another process has {path.name} open", "lineage_locked") from error
@@ -293,14 +372,19 @@ def _open(con: duckdb.DuckDBPyConnection, path: Path, streams: dict[str, str]) -
     try:
         if not con.execute("SELECT count(*) FROM duckdb_tables()").fetchall()[0][0]:
             _create(con, streams)
-        _check(con, path, streams)
-        found = dict(con.execute("SELECT stream, max(seq) FROM position GROUP BY stream").fetchall())
+        found = _read_positions(con, path, streams)
         _thin_out(con, found)
-    except duckdb.CatalogException as error:
-        raise ProjectionUnusable(path, "schema", str(error)) from error
     except duckdb.Error as error:
         raise ProjectionUnusable(path, "damaged", str(error)) from error
     return {name: found.get(name, 0) for name in streams}
+
+
+def _read_positions(con: duckdb.DuckDBPyConnection, path: Path, streams: dict[str, str]) -> dict[str, int]:
+    try:
+        _check(con, path, streams)
+        return dict(con.execute("SELECT stream, max(seq) FROM position GROUP BY stream").fetchall())
+    except duckdb.CatalogException as error:
+        raise ProjectionUnusable(path, "schema", str(error)) from error
 
 
 def _create(con: duckdb.DuckDBPyConnection, streams: dict[str, str]) -> None:

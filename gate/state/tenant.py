@@ -85,6 +85,7 @@ class Tenant:
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
         self.suspended = False
+        self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0

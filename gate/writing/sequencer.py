@@ -315,6 +315,8 @@ class Sequencer:
         """Append events of one tenant, in as many blocks as they need, and apply them. Only within an Operation. The last
         tenant_seq. Refuses before the first one if any is too large to be stored at all.
         """
+        if tenant.broken:
+            raise Refused("tenant_broken")
         if any(x.weight > EVENT_BYTES_MAX for x in stored):
             raise Refused("event_too_large", limit=EVENT_BYTES_MAX)
         batch: list[Stored] = []

@@ -25,6 +25,8 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
     "closure": compute.closure,
     "hold": traffic.hold,
     "rebuild": replay.rebuild,
+    "verify": replay.verify,
+    "start": replay.start,
     "memory": traffic.memory,
     "recall": retrieval.recall,
     "hnsw": retrieval.hnsw,

@@ -1,4 +1,6 @@
-"""Start-up: a restart that replays into live state beside whole projections, and a rebuild of everything."""
+"""Start-up: a restart that replays into live state beside whole projections, a rebuild of everything, a verification, and the
+first answer after a start with 100,000 memories.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from broker_config import supervisor
+import bus
+from broker_config import gate_runs, supervisor
 from broker_config.control import Control
 from broker_config.home import Home
 from broker_config.server import start_server, stop_server
@@ -54,7 +57,56 @@ async def rebuild(big: bool) -> AsyncIterator[Row]:
             name="rebuild of every projection",
             value=built["replayed"] / built["seconds"],
             unit="events/s",
+            budget=Budget(">=", 15_000),
             note=f"{built['replayed']} events, {built['reads']} recalls in {built['seconds']:.2f} s",
+        )
+
+
+async def verify(big: bool) -> AsyncIterator[Row]:
+    """Events a second of `cordon verify`: 30,000 memories of 120 B (100,000 with --big), most with declared parents."""
+    total = 100_000 if big else EVENTS
+    async with standing(1, 8) as stand:
+        agents = [f"t0/a{i}" for i in range(8)]
+        await stand.open(agents)
+        await stand.run("child", agents, min(256, 60 * len(agents)), total)
+        await stand.run("query", agents, 64, QUERIES)
+        for where in ("beside a gatekeeper that serves", "of a home that is down"):
+            ended = await asyncio.to_thread(gate_runs.verify, stand.home)
+            found = ended.last
+            if not found.get("ok"):
+                sys.exit(f"the verification failed: {found}")
+            yield Row(
+                bench="verify",
+                name=f"events verified a second of the process's CPU, {where}",
+                value=found["events"] / found["cpu_seconds"],
+                unit="events/s",
+                budget=Budget(">=", 30_000),
+                note=f"{found['events']} events, {found['reads_blocks']} blocks of READS in {found['seconds']:.2f} s, "
+                f"{found['cpu_seconds']:.2f} s of CPU",
+            )
+            await asyncio.to_thread(supervisor.stop, stand.home)
+
+
+async def start(big: bool) -> AsyncIterator[Row]:
+    """Seconds from `cordon up` to the first answer with 100,000 memories and whole projections (30,000 unless --big)."""
+    total = 100_000 if big else EVENTS
+    async with standing(1, 8) as stand:
+        agents = [f"t0/a{i}" for i in range(8)]
+        await stand.open(agents)
+        await seed(stand, agents, total)
+        await asyncio.to_thread(supervisor.stop, stand.home)
+        began = time.monotonic()
+        await asyncio.to_thread(supervisor.start, stand.home, detach=True, ready_timeout_s=UP_S)
+        async with bus.connect(url=stand.home.url, creds=stand.creds(agents[0]), project="p1") as memory:
+            recall = await memory.query("anything at all")
+        first = time.monotonic() - began
+        yield Row(
+            bench="start",
+            name=f"first answer after a start with {total:,} memories",
+            value=first,
+            unit="s",
+            budget=Budget("<=", 5.0) if big else None,
+            note=f"{stand.gatekeeper.cpu_s():.2f} s of the gatekeeper's CPU; {len(recall.admitted)} admitted",
         )
 
 
@@ -73,5 +125,5 @@ def _rebuilt(home: Home) -> dict[str, Any]:
         stop_server(child, home)
     if done.returncode != 0:
         sys.exit(f"the rebuild failed: {done.stdout}{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -18,7 +18,7 @@ from broker_config.home import Home
 from broker_config.server import start_server, stop_server
 from bus.frames import AdmProject, Receipt, decode_reply
 from gate.paths import Paths
-from gate.service import opened
+from gate.service import listen, opened
 from gate.shard import Shard
 
 from .world import UP_S, World
@@ -106,14 +106,7 @@ async def in_process(home: Home) -> AsyncIterator[Shard]:
     async with opened(Paths(home.path), home.url) as (shard, nc):
         work = (shard.writes.run(), shard.sequencer.run(), shard.recalls.run_asks(), shard.recalls.run_records())
         pumps = [asyncio.create_task(w) for w in work]
-        for subject, handler in (
-            ("in.0.>", shard.intake.on_memory),
-            ("op.0.>", shard.intake.on_operator),
-            ("adm.0.>", shard.intake.on_admin),
-        ):
-            await nc.subscribe(subject, cb=handler)
-        await nc.flush()
-        await nc.flush()
+        await listen(shard, nc)
         shard.state, shard.intake.open = "ready", True
         try:
             yield shard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,8 +10,10 @@ from dataclasses import dataclass, field
 import nats
 from nats.aio.client import Client
 
+from broker_config import claims
+from broker_config.claims import Permissions, Subjects
 from broker_config.home import Home
-from bus.identity import parse_creds
+from bus.identity import Keypair, creds_text, keypair, parse_creds
 from gate.ledger import events as E
 from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
@@ -40,6 +43,21 @@ async def core_client(home: Home, user: str = "gatekeeper") -> AsyncIterator[Cli
     creds = home.core_creds(user)
     key = parse_creds(creds.read_text()).key
     nc = await nats.connect(home.url, user_credentials=str(creds), inbox_prefix=f"_INBOX.{key}".encode())
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+@asynccontextmanager
+async def any_right(home: Home) -> AsyncIterator[Client]:
+    """Who holds CORE's signing key: may do anything to the streams, as a thief of the trust folder could."""
+    core, signing = (Keypair((home.core_trust / f"{name}.nk").read_text().strip()) for name in ("account", "signing"))
+    user, everything = keypair("user"), Permissions(pub=Subjects([">"]), sub=Subjects([">"]))
+    jwt = claims.user_jwt(user.public, "thief", signing, core.public, int(time.time()), permissions=everything)
+    path = home.path.parent / "thief.creds"
+    path.write_text(creds_text(jwt, user))
+    nc = await nats.connect(home.url, user_credentials=str(path))
     try:
         yield nc
     finally:

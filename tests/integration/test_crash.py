@@ -18,7 +18,7 @@ from gate import ids
 
 from .scenes import EXTERNAL, kill_and_wait
 from .stored import streams
-from .world import World, running
+from .world import World, running, verified
 
 TENANTS = ("acme", "zeta")
 WRITERS, READERS, COPIERS = 32, 8, 8
@@ -166,9 +166,8 @@ def test_under_load_and_kills_all_that_was_acknowledged_is_stored_once_and_no_co
                 async with world.agent(f"{role}{int(n) % 4}", tenant=tenant) as memory:
                     assert await write(tally, memory, content) is not None
             seconds = time.monotonic() - started
-            async with Control(world.home) as control:
-                verified = await control.verify()
-            assert verified["ok"], verified["findings"]
+            verdict = await verified(world.home)
+            assert verdict["ok"], verdict["findings"]
             return f"{len(killed)} kills in {seconds:.0f} s: {await check(world, tally)}"
 
     with running(populate=False) as world:

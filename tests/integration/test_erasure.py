@@ -21,7 +21,7 @@ from broker_config.control import Control
 from broker_config.home import Home
 
 from .stored import core_client
-from .world import World, running, until
+from .world import World, running, until, verified
 
 DONE_S = 20.0
 
@@ -85,8 +85,7 @@ async def done(desk: bus.Desk, erasure: bus.Erasure) -> bus.Erasure:
 
 async def findings(home: Home) -> list[str]:
     """Of a verification of the home that is up."""
-    async with Control(home) as control:
-        found: list[str] = (await control.verify())["findings"]
+    found: list[str] = (await verified(home))["findings"]
     return found
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from broker_config import supervisor
-from broker_config.control import Control
 from broker_config.home import Home
 from gate.ledger import events as E
 from gate.paths import Paths
@@ -30,7 +29,7 @@ from gate.state.tenant import Tenant
 
 from .scenes import broker_alone, document, in_process
 from .stored import core_client, streams
-from .world import UP_S, World, running
+from .world import UP_S, World, running, verified
 
 pytestmark = pytest.mark.slow  # kills, restarts and whole rebuilds: minutes, not seconds
 
@@ -180,17 +179,12 @@ def test_a_projection_that_can_t_be_used_is_made_again_and_the_answers_are_the_s
     try:
         assert _start(home).state == "ready"
         assert asyncio.run(answers_of(past.world)) == past.answers
-        assert asyncio.run(_verify(home))["ok"]
+        assert asyncio.run(verified(home))["ok"]
         aside = {p.name for folder in home.run.glob("aside-*") for p in folder.rglob("*") if p.is_file()}
         expected = set() if damage in (_missing, _behind) else {"catalog.sqlite", "lineage.duckdb"}
         assert aside == expected
     finally:
         supervisor.stop(home)
-
-
-async def _verify(home: Home) -> dict[str, Any]:
-    async with Control(home) as control:
-        return await control.verify()
 
 
 @pytest.mark.slow
@@ -199,14 +193,14 @@ def test_verify_names_a_row_of_the_catalog_that_was_edited(past: Past) -> None:
     supervisor.stop(home)
     _restore(home, past.late, past.late)
     _start(home)
-    assert asyncio.run(_verify(home))["findings"] == []
+    assert asyncio.run(verified(home))["findings"] == []
     supervisor.stop(home)
     with sqlite3.connect(_catalog(home)) as db:
         (seq,) = db.execute("SELECT seq FROM memory WHERE content LIKE 'Conclusion on gulls'").fetchone()
         db.execute("UPDATE memory SET content = 'Conclusion on hawks' WHERE seq = ?", (seq,))
     db.close()
     _start(home)
-    found = asyncio.run(_verify(home))
+    found = asyncio.run(verified(home))
     supervisor.stop(home)
     assert not found["ok"]
     assert len(found["findings"]) == 1
@@ -253,7 +247,7 @@ def test_a_ledger_behind_its_projections_stops_the_shard_until_a_person_accepts_
     assert _start(home).state == "ready"
     assert asyncio.run(_who_accepted(home)) == ["jo"]
     asyncio.run(_goes_on(past))
-    assert asyncio.run(_verify(home))["ok"]
+    assert asyncio.run(verified(home))["ok"]
     supervisor.stop(home)
     assert _start(home).state == "ready"  # and stays accepted
     supervisor.stop(home)
@@ -289,7 +283,7 @@ def test_a_ledger_that_lost_its_tail_while_reads_kept_theirs_is_accepted_the_sam
     assert _start(home).state == "ready"
     assert asyncio.run(_who_accepted(home)) == ["kim"]
     asyncio.run(_goes_on(past))
-    assert asyncio.run(_verify(home))["ok"]
+    assert asyncio.run(verified(home))["ok"]
     supervisor.stop(home)
     assert _start(home).state == "ready"
     supervisor.stop(home)
@@ -308,7 +302,7 @@ def test_reads_that_lost_their_tail_while_the_ledger_kept_its_are_accepted_the_s
     assert _start(home).state == "ready"
     assert asyncio.run(_who_accepted(home)) == ["lou"]
     assert asyncio.run(answers_of(past.world)).keys() == past.answers.keys()
-    assert asyncio.run(_verify(home))["ok"]
+    assert asyncio.run(verified(home))["ok"]
     supervisor.stop(home)
     assert _start(home).state == "ready"
     supervisor.stop(home)
@@ -334,7 +328,7 @@ def test_reads_that_lost_their_beginning_stop_the_shard_until_a_person_accepts_i
     assert _start(home).state == "ready"
     assert asyncio.run(_who_accepted(home)) == ["mo"]
     assert asyncio.run(answers_of(past.world)).keys() == past.answers.keys()
-    assert asyncio.run(_verify(home))["findings"] == []
+    assert asyncio.run(verified(home))["findings"] == []
     supervisor.stop(home)
     assert _start(home).state == "ready"  # and stays accepted
     supervisor.stop(home)
@@ -346,7 +340,7 @@ def test_verify_finds_reads_that_are_lost_while_it_serves(past: Past) -> None:
     supervisor.stop(home)
     _restore(home, past.late, past.late)
     _start(home)
-    assert asyncio.run(_verify(home))["findings"] == []
+    assert asyncio.run(verified(home))["findings"] == []
 
     async def shorten_and_back() -> int:
         """Nobody may purge the stream; but who holds the admin's credential may let it age for a moment."""
@@ -365,7 +359,7 @@ def test_verify_finds_reads_that_are_lost_while_it_serves(past: Past) -> None:
             return state.last_seq
 
     gone = asyncio.run(shorten_and_back())
-    [found] = asyncio.run(_verify(home))["findings"]
+    [found] = asyncio.run(verified(home))["findings"]
     assert f"first {gone} blocks of READS_0 are gone" in found
     supervisor.stop(home)
 

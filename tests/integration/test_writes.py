@@ -15,14 +15,13 @@ import pytest
 
 import bus
 from broker_config import supervisor
-from broker_config.control import Control
 from bus.errors import Conflict, WriteRejected
 from bus.frames import CLASSIFICATIONS, KINDS, SCOPES, Draft, Receipt, encode
 
 from .rooms import ALL, desk, room
 from .scenes import document
 from .stored import streams
-from .world import World, running
+from .world import World, running, verified
 
 # --- what is accepted, is stored whole ----------------------------------------------------------------
 TEXTS = [
@@ -333,7 +332,7 @@ def test_in_a_batch_with_bad_ones_the_good_ones_are_stored_and_the_bad_named(sha
 
 def test_nothing_is_lost_or_doubled_when_good_and_bad_come_at_once(shared_world: World) -> None:
     async def scenario() -> None:
-        async with room(shared_world, "writer") as (name, m), Control(shared_world.home) as control:
+        async with room(shared_world, "writer") as (name, m):
             good = [m["writer"].write(f"Flood {i}", idempotency_key=f"f{i % 60}") for i in range(120)]
             bad = [m["writer"].write("x\0") for _ in range(60)]
             done = await asyncio.gather(*good, *bad, return_exceptions=True)
@@ -342,7 +341,7 @@ def test_nothing_is_lost_or_doubled_when_good_and_bad_come_at_once(shared_world:
             assert (len(receipts), len(conflicts)) == (60, 60)
             stored = [e for _, e, _ in (await streams(shared_world.home)).memories if e.project == name]
             assert len(stored) == 60
-            assert (await control.verify())["ok"]
+            assert (await verified(shared_world.home))["ok"]
 
     asyncio.run(scenario())
 

@@ -19,7 +19,7 @@ import nats
 from nats.aio.client import Client
 
 import bus
-from broker_config import supervisor
+from broker_config import gate_runs, supervisor
 from broker_config.control import Control
 from broker_config.home import Home
 from bus.identity import Credential, parse_creds
@@ -136,6 +136,11 @@ def running(populate: bool = True) -> Iterator[World]:
     finally:
         supervisor.stop(home)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def verified(home: Home) -> dict[str, Any]:
+    """What `cordon verify --json` prints."""
+    return (await asyncio.to_thread(gate_runs.verify, home)).last
 
 
 async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:

@@ -37,7 +37,7 @@ def test_the_commands_are_these() -> None:
         "agent rotate", "agent revoke", "tenant suspend", "tenant resume", "write", "query", "get", "watch",
         "why", "trace up", "trace down", "hold", "release", "review", "case list", "erase", "erasure list", "erasure show",
         "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
-        "case show", "context show", "context close", "rebuild", "verify", "doctor security", "demo",
+        "case show", "context show", "context close", "rebuild", "verify", "doctor security", "doctor ledger", "demo",
     }  # fmt: skip
 
 

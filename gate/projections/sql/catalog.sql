@@ -68,6 +68,14 @@ SELECT seq FROM memory WHERE content = '' ORDER BY seq;
 -- How many memories.
 SELECT count(*) FROM memory;
 
+-- name: count_upto
+-- How many memories up to a tenant_seq.
+SELECT count(*) FROM memory WHERE seq <= ?;
+
+-- name: citations_upto
+-- How many citations of memories up to a tenant_seq, and a sum over their hashes.
+SELECT count(*), sum(hash & 0xFFFFFFFF) FROM source WHERE seq <= ?;
+
 -- name: insert_plan
 -- A plan, unused.
 INSERT INTO plan VALUES (?, ?, ?, 0);

@@ -101,3 +101,105 @@ UNION ALL SELECT 'case_event', count(*) FROM case_event WHERE tenant = $tenant
 UNION ALL SELECT 'case_member', count(*) FROM case_member WHERE tenant = $tenant
 UNION ALL SELECT 'notice', count(*) FROM notice WHERE tenant = $tenant
 UNION ALL SELECT 'audit', count(*) FROM audit WHERE tenant = $tenant;
+
+-- name: digests
+-- Of one tenant, for verification: rows and the sum of their hashes, by table and part (1,024 memories or blocks, or a minute); up to $upto (tenant_seq), $ledger (block), between $since and $until (ms).
+SELECT 'memory' AS name, seq // 1024 AS part, count(*) AS rows, sum(hash(seq, id, project, agent, kind, origin, trust, floor, class, state, ms, ctx, epoch, ctx_seq)) AS digest
+FROM memory x
+WHERE x.tenant = $tenant AND seq <= $upto
+GROUP BY part
+UNION ALL SELECT 'edge' AS name, dst // 1024 AS part, count(*) AS rows, sum(hash(src, dst, kind, confidence)) AS digest
+FROM edge x
+WHERE x.tenant = $tenant AND dst <= $upto
+GROUP BY part
+UNION ALL SELECT 'case_member' AS name, memory // 1024 AS part, count(*) AS rows, sum(hash(case_id, memory)) AS digest
+FROM case_member x
+WHERE x.tenant = $tenant AND memory <= $upto AND case_id IN (SELECT case_id FROM case_event WHERE tenant = $tenant AND ledger_seq <= $ledger)
+GROUP BY part
+UNION ALL SELECT 'case_event' AS name, ledger_seq // 1024 AS part, count(*) AS rows, sum(hash(ledger_seq, case_id, kind, ms, agent, members)) AS digest
+FROM case_event x
+WHERE x.tenant = $tenant AND ledger_seq <= $ledger
+GROUP BY part
+UNION ALL SELECT 'notice' AS name, ms // 60000 AS part, count(*) AS rows, sum(hash(case_id, kind, agent, state, ms)) AS digest
+FROM notice x
+WHERE x.tenant = $tenant AND ms < $until
+GROUP BY part
+UNION ALL SELECT 'recall' AS name, ms // 60000 AS part, count(*) AS rows, sum(hash(id, ctx, epoch, ctx_seq, agent, project, ms, verb, intent, risk)) AS digest
+FROM recall x
+WHERE x.tenant = $tenant AND ms >= $since AND ms < $until
+GROUP BY part
+UNION ALL SELECT 'served' AS name, r.ms // 60000 AS part, count(*) AS rows, sum(hash(x.recall, x.memory, x.decision, x.reasons)) AS digest
+FROM served x JOIN recall r ON r.tenant = x.tenant AND r.id = x.recall
+WHERE x.tenant = $tenant AND r.ms >= $since AND r.ms < $until
+GROUP BY part
+UNION ALL SELECT 'withdrawn' AS name, r.ms // 60000 AS part, count(*) AS rows, sum(hash(x.recall, x.memory)) AS digest
+FROM withdrawn x JOIN recall r ON r.tenant = x.tenant AND r.id = x.recall
+WHERE x.tenant = $tenant AND r.ms >= $since AND r.ms < $until
+GROUP BY part
+UNION ALL SELECT 'audit' AS name, ms // 60000 AS part, count(*) AS rows, sum(hash(ms, key, verb, project, code, number, agent, memory)) AS digest
+FROM audit x
+WHERE x.tenant = $tenant AND ms >= $since AND ms < $until
+GROUP BY part;
+
+-- name: rows_memory
+-- The rows of `memory` in one $part of `digests`.
+SELECT seq, id, project, agent, kind, origin, trust, floor, class, state, ms, ctx, epoch, ctx_seq FROM memory x
+WHERE x.tenant = $tenant AND seq // 1024 = $part AND seq <= $upto
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_edge
+-- The rows of `edge` in one $part of `digests`.
+SELECT src, dst, kind, confidence FROM edge x
+WHERE x.tenant = $tenant AND dst // 1024 = $part AND dst <= $upto
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_case_member
+-- The rows of `case_member` in one $part of `digests`.
+SELECT case_id, memory FROM case_member x
+WHERE x.tenant = $tenant AND memory // 1024 = $part AND memory <= $upto AND case_id IN (SELECT case_id FROM case_event WHERE tenant = $tenant AND ledger_seq <= $ledger)
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_case_event
+-- The rows of `case_event` in one $part of `digests`.
+SELECT ledger_seq, case_id, kind, ms, agent, members FROM case_event x
+WHERE x.tenant = $tenant AND ledger_seq // 1024 = $part AND ledger_seq <= $ledger
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_notice
+-- The rows of `notice` in one $part of `digests`.
+SELECT case_id, kind, agent, state, ms FROM notice x
+WHERE x.tenant = $tenant AND ms // 60000 = $part AND ms < $until
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_recall
+-- The rows of `recall` in one $part of `digests`.
+SELECT id, ctx, epoch, ctx_seq, agent, project, ms, verb, intent, risk FROM recall x
+WHERE x.tenant = $tenant AND ms // 60000 = $part AND ms >= $since AND ms < $until
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_served
+-- The rows of `served` in one $part of `digests`.
+SELECT x.recall, x.memory, x.decision, x.reasons FROM served x JOIN recall r ON r.tenant = x.tenant AND r.id = x.recall
+WHERE x.tenant = $tenant AND r.ms // 60000 = $part AND r.ms >= $since AND r.ms < $until
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_withdrawn
+-- The rows of `withdrawn` in one $part of `digests`.
+SELECT x.recall, x.memory FROM withdrawn x JOIN recall r ON r.tenant = x.tenant AND r.id = x.recall
+WHERE x.tenant = $tenant AND r.ms // 60000 = $part AND r.ms >= $since AND r.ms < $until
+ORDER BY ALL
+LIMIT 5000;
+
+-- name: rows_audit
+-- The rows of `audit` in one $part of `digests`.
+SELECT ms, key, verb, project, code, number, agent, memory FROM audit x
+WHERE x.tenant = $tenant AND ms // 60000 = $part AND ms >= $since AND ms < $until
+ORDER BY ALL
+LIMIT 5000;

@@ -14,6 +14,7 @@ import bus
 from bus.errors import MalformedFrame
 from bus.frames import Refusal, decode_push, decode_reply
 
+from ..world import verified
 from .arena import OURS, SIEGE, THEIRS, Arena, Peer
 
 MARK: Final = "zq7marker"
@@ -160,10 +161,7 @@ def test_a_wildcard_for_a_reply_breaks_no_answer_of_another_tenant(arena: Arena,
 
 def test_after_all_the_arrows_the_ledger_is_whole(arena: Arena) -> None:
     async def attack() -> None:
-        from broker_config.control import Control
-
-        async with Control(arena.world.home) as control:
-            verdict = await control.verify()
+        verdict = await verified(arena.world.home)
         assert (verdict["ok"], verdict["findings"]) == (True, [])
 
     arena.run(attack())

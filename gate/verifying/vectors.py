@@ -1,0 +1,61 @@
+"""Digests of a tenant's vectors by project, from the bodies of its events: as the matrix of the gatekeeper keeps them.
+
+Both sides scale to unit length and round to bfloat16, so the bits are the same or the vector is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+PART_ROWS: Final = 1_024
+DIM: Final = 256
+
+
+def digest(vectors: npt.NDArray[np.float32]) -> str:
+    """Of float32[n, dim] whose numbers are bfloat16 ones."""
+    return hashlib.blake2b((vectors.view(np.uint32) >> 16).astype("<u2").tobytes(), digest_size=16).hexdigest()
+
+
+def rounded(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Unit vectors as bfloat16 keeps them: to the nearest, halves to even."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    norms[norms == 0.0] = 1.0
+    bits = (vectors / norms[:, None]).astype(np.float32).view(np.uint32)
+    kept = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    found: npt.NDArray[np.float32] = kept.astype(np.uint32).view(np.float32)
+    return found
+
+
+class VectorDigests:
+    """`add` in ledger order; `parts(project)` gives a digest of each PART_ROWS rows, None where another encoder made one."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, list[str | None]] = {}
+        self._open: dict[int, list[bytes | None]] = {}
+
+    def add(self, project: int, vector: bytes | None) -> None:
+        """`vector`: float16, little endian; None if its event has none that this encoder made."""
+        rows = self._open.setdefault(project, [])
+        rows.append(vector)
+        if len(rows) == PART_ROWS:
+            self._done.setdefault(project, []).append(_part(rows))
+            rows.clear()
+
+    def parts(self, project: int) -> list[str | None]:
+        rows = self._open.get(project, [])
+        return [*self._done.get(project, []), *([_part(rows)] if rows else [])]
+
+    @property
+    def projects(self) -> list[int]:
+        return list(self._open)
+
+
+def _part(rows: list[bytes | None]) -> str | None:
+    whole = [row for row in rows if row is not None]
+    if len(whole) < len(rows):
+        return None
+    return digest(rounded(np.frombuffer(b"".join(whole), "<f2").reshape(len(rows), DIM).astype(np.float32)))
