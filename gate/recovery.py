@@ -282,7 +282,7 @@ class Recovery:
         if self.bare:
             account, seq = min(self.bare)
             raise LedgerCorrupt(f"the text of memory {seq} of tenant {account} is gone, and no erasure names it.")
-        for t in self.shard.tenants.values():
+        for t in [self.shard.tenants[account] for account in self.shard.indexes]:
             emptied = [s for s in sorted(self.blank[t.account]) if not t.columns.at.erased[s]]
             if emptied:
                 path = self.shard.paths.catalog(t.account)

@@ -71,8 +71,9 @@ class Erasures:
         self._changed = asyncio.Event()  # some erasure got on
 
     def open(self) -> list[tuple[Tenant, Erasure]]:
-        """Those that aren't done."""
-        return [(t, e) for t in self.shard.tenants.values() for e in t.erasures.values() if not e.done_ms]
+        """Those that aren't done, of tenants that are served."""
+        served = [t for account, t in self.shard.tenants.items() if account in self.shard.indexes]
+        return [(t, e) for t in served for e in t.erasures.values() if not e.done_ms]
 
     async def run(self) -> None:
         """Until cancelled: carry on what isn't done; what fails is tried again, and its receipt says why."""

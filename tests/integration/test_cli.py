@@ -374,6 +374,41 @@ def test_plan_hold_release_by_short_ids(cordon: Shell) -> None:
     assert {root, child} <= set(found(cordon.ok("query", *READER, "QX-7741 vault", "-k", "20")))
 
 
+def test_erasing_takes_a_target_a_reason_and_where_a_legal_hold_stands_a_second_person(cordon: Shell) -> None:
+    kim, lee = ("--as", "demo/kim"), ("--as", "demo/lee")
+    for person in ("kim", "lee"):
+        cordon.ok("agent", "add", "demo", person, "--role", "operator", "--project", "main", "--person", person)
+    id_, other = written(cordon, "the combination is 17-4-31"), written(cordon, "the safe is grey")
+    assert cordon.no("usage", "erase", *kim)["reason"] == "selector_empty"
+    assert cordon.no("usage", "erase", id_, *kim)["reason"] == "message_missing"
+    assert cordon.no("usage", "erase", "--agree", "plan_x", "-m", "why", *kim)["reason"] == "erase_how"
+    plan = cordon.ok("erase", id_, other, "--dry-run", *kim)
+    assert (plan["state"], plan["count"]) == ("plan", 2)
+    assert f"cordon erase {id_} -m REASON --as demo/kim" in cordon("erase", id_, "--dry-run", *kim).out
+
+    hold = cordon.ok("legal-hold", "place", id_, "-m", "case 12/26", *kim)
+    asked = cordon.no("conflict", "erase", id_[-8:], "-m", "asked for", *kim)
+    assert asked["detail"]["legal_holds"] == [hold["hold"]]
+    shown = cordon("erase", id_, "-m", "asked for", *kim)
+    assert shown.code == CODES["conflict"]
+    assert "another person agrees with: cordon erase --agree plan_" in shown.out
+    request = asked["detail"]["request"]
+    assert cordon.no("not permitted", "erase", "--agree", request, *kim)["reason"] == "second_person_needed"
+    receipt = cordon.ok("erase", "--agree", request, *lee)
+    assert (receipt["state"], receipt["person"], receipt["second"]) == ("done", "kim", "lee")
+    assert cordon.ok("erasure", "show", receipt["erasure"][-8:], *kim)["done_at"] == receipt["done_at"]
+    assert receipt["erasure"] in [e["erasure"] for e in cordon.ok("erasure", "list", *lee)["erasures"]]
+    assert "17-4-31" not in cordon("why", id_, "--reveal", *kim).out
+    assert "grey" in cordon("why", other, "--reveal", *kim).out
+
+    assert cordon.no("not permitted", "legal-hold", "lift", hold["hold"], "-m", "x", *lee)["reason"] == "legal_hold_of_another"
+    assert cordon.ok("legal-hold", "lift", hold["hold"][-8:], "-m", "closed", *kim)["lifted_at"]
+    assert cordon.ok("legal-hold", "list", *kim)["holds"][0]["lifted_at"]
+    for shown_to_people in (("erasure", "list"), ("erasure", "show", receipt["erasure"]), ("legal-hold", "list")):
+        done = cordon(*shown_to_people, *kim)
+        assert (done.code, "kim" in done.out) == (0, True)
+
+
 def test_hold_now_and_context_show_and_close(cordon: Shell) -> None:
     id = written(cordon, "The spare key of bay nine hangs behind the door")
     cordon.ok("query", *READER, "spare key of bay nine")

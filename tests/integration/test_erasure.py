@@ -429,6 +429,7 @@ def test_it_stays_erased_and_counted_after_a_kill_of_the_gatekeeper(world: World
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # five starts of a gatekeeper
 def test_a_rebuild_brings_nothing_back_and_what_it_sets_aside_is_cleaned_too() -> None:
     """The home is taken down between the event and the janitor's work, with a catalog that still has the text."""
     from broker_config import supervisor
