@@ -40,6 +40,8 @@ class EventRows:
             if n is None:
                 n = self.numbers[account] = len(self.numbers)
                 rows.tenant.append(TenantLine(n, account))
+            if tenants[account].deleted:
+                continue
             for seq, e in enumerate(events, first):
                 self._event(rows, tenants[account], n, seq, e, ledger_seq)
         return rows
@@ -89,6 +91,8 @@ class EventRows:
         """Rows of one READS block."""
         rows = Rows()
         for t, r in records:
+            if t.deleted:
+                continue
             n = self.numbers[t.account]
             match r:
                 case E.Served():

@@ -27,12 +27,13 @@ ECHOES: Final = 256  # memories of its own that are read again for a context aft
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A memory to index: its row, its project's number, its terms and unit vector float32[d]."""
+    """A memory to index: its row, its project's number, its terms and unit vector float32[d]. `aside`: not for every member."""
 
     row: MemoryRow
     project: int
     terms: frozenset[str]
     vector: npt.NDArray[np.float32]
+    aside: bool
 
 
 class TenantIndex:
@@ -50,7 +51,9 @@ class TenantIndex:
         for m in memories:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
-            self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
+            aside = [i for i, m in enumerate(new) if m.aside]
+            vectors = np.stack([m.vector for m in new])
+            self.project(number).add([m.row.seq for m in new], [m.terms for m in new], vectors, aside)
         self.applied = max(self.applied, tenant_seq)
         self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
         self.catalog.maybe_commit(time.monotonic())

@@ -31,5 +31,9 @@ class Paths:
     def user_key(self, tenant: str) -> Path:
         return self.home / "trust" / "tenants" / tenant / "user-ids.key"
 
+    def deleted(self, tenant: str) -> Path:
+        """Whether a tenant was deleted, so that a replay passes it by. The home writes it after the ledger says so."""
+        return self.home / "trust" / "tenants" / tenant / "deleted.json"
+
     def aside(self, stamp: str) -> Path:
         return self.run / f"aside-{stamp}"

@@ -128,6 +128,8 @@ class _Run:
         waiting, self.waiting, self.waiting_count = self.waiting, {}, 0
         for account, memories in waiting.items():
             index = self.shard.indexes.get(account)
+            if index is None and self.shard.tenants[account].deleted:
+                continue
             if index is None:
                 self.found(f"tenant {account} is in the ledger and not served")
                 continue
