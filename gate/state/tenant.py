@@ -131,8 +131,8 @@ class Tenant:
         return ctx
 
     def context_idle_ms(self, agent: Agent) -> int:
-        """Idle time that ends the context: the longest over the projects of its root, which has all of them, and those that it was
-        served memories of (it may have left them since, or have read what they share); 0 = never.
+        """Idle time that ends the context: the longest over the projects of its root, which has all of them, and those that it
+        was served memories of (it may have left them since, or have read what they share); 0 = never.
         """
         comp = self.context_of(agent).labels.comp
         heard = self.projects if MANY in comp else (c.removeprefix("project:") for c in comp if c.startswith("project:"))

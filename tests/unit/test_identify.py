@@ -203,8 +203,6 @@ def test_a_project_needs_its_tag_and_must_be_there_and_the_nearest_is_named(iden
         ["ceiling:user_stated"],
         ["ceiling:nonsense"],
         ["ceiling:external", "ceiling:external"],
-        ["user:ann"],
-        ["user:usr_abcdefghijklmno1"],
         [f"user:{USER}", f"user:{USER}"],
         ["person:a", "person:b"],
         ["project:p1", "project:p1"],
