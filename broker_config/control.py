@@ -32,6 +32,8 @@ from bus.identity import Keypair, creds_text, keypair, parse_creds, parse_tags
 from bus.limits import REQUEST_TIMEOUT_S
 
 from .connection import connected
+from .control_projects import Projects, no_project
+from .control_tenants import Tenants
 from .home import Home, write_private
 from .streams import ensure_streams
 from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
@@ -49,6 +51,7 @@ class Control:
     def __init__(self, home: Home, *, shard: int = 0, clock: Callable[[], float] = time.time) -> None:
         self.home, self.shard = home, shard
         self.trust = Trust(home, clock, shard)
+        self.projects, self.tenants = Projects(self), Tenants(self)
         self._stack = AsyncExitStack()
         self._admin: Client | None = None
         self._admin_key = ""
@@ -98,10 +101,13 @@ class Control:
             return done
 
     # --- projects
-    async def project_add(self, tenant: str, name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def project_add(
+        self, tenant: str, name: str, settings: Mapping[str, Any] | None = None, *, display: str | None = None, by: str = ""
+    ) -> dict[str, Any]:
         subjects.token(name, "project")
         account = self.trust.tenant(tenant).account
-        return await self._ask(AdmProject(action="add", account=account, name=name, settings=dict(settings or {})))
+        frame = AdmProject(action="add", account=account, name=name, settings=dict(settings or {}), display=display, by=by)
+        return await self._ask(frame)
 
     async def project_list(self, tenant: str) -> list[dict[str, Any]]:
         return _rows(await self._ask(AdmProject(account=self.trust.tenant(tenant).account)), "projects")
@@ -120,6 +126,8 @@ class Control:
         user: str = "",
     ) -> dict[str, Any]:
         """Issue a credential: {agent_id, key, creds (absolute path), name, role, projects, tenant}. `ttl` in seconds.
+
+        `user`: an end user's id in any form.
 
         A name that is taken is a Conflict and leaves no file; an unknown tenant or project is Rejected with the nearest name.
         """
@@ -248,17 +256,11 @@ class Control:
         return [str(row["name"]) for row in fallen]
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
-        known = (
-            [str(p["name"]) for p in _rows(await self._ask(AdmProject(account=tenant.account)), "projects")] if projects else []
-        )
+        rows = _rows(await self._ask(AdmProject(account=tenant.account)), "projects") if projects else []
+        known = [str(p["name"]) for p in rows if p.get("state") != "deleted"]
         for name in projects:
             if name not in known:
-                raise Rejected(
-                    f"Tenant {tenant.name} has no project {name!r}.",
-                    reason="project_unknown",
-                    field="projects",
-                    advice=nearest(name, known, "project"),
-                )
+                raise no_project(tenant.name, name, known)
 
     def _write_pending(self, creds: Path, request: AgentRequest) -> tuple[Path, Keypair]:
         """The credential under a name that no client looks for. A call that was cut short left its key here: use that again."""
@@ -271,7 +273,7 @@ class Control:
         done = await self._ask(
             AdmAgent(
                 action="add", account=tenant.account, name=request.name, key=key.public, role=request.role,
-                projects=list(request.projects), person=request.person, user=request.user,
+                projects=list(request.projects), person=request.person, user=self.trust.user_of(request),
             )
         )  # fmt: skip
         was = (done.get("role"), sorted(done.get("projects") or ()), done.get("person") or "")
@@ -397,7 +399,9 @@ def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | 
     tags = parse_tags(held.tags)
     see, tool = (tags.get(kind, ()) for kind in ("see", "tool"))
     person, user = ("".join(tags.get(kind, ())) for kind in ("person", "user"))
-    return AgentRequest(tenant, str(agent["name"]), str(agent["role"]), tuple(agent["projects"]), see, tool, person, user, ttl)
+    return AgentRequest(
+        tenant, str(agent["name"]), str(agent["role"]), tuple(agent["projects"]), see, tool, person, "", ttl, user
+    )
 
 
 def _root_name(name: str) -> str:

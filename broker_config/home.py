@@ -140,6 +140,10 @@ class Home:
         """JSON {user key: unix seconds}: from then on that key's revocation says nothing any more."""
         return self.tenant_trust(tenant) / "revoked-until.json"
 
+    def deleted(self, tenant: str) -> Path:
+        """JSON about a tenant that was deleted: there instead of its keys, so that its name is not used again."""
+        return self.tenant_trust(tenant) / "deleted.json"
+
     @property
     def trust_lock(self) -> Path:
         """Held by whoever changes the trust tree, from the first file to the last push."""
@@ -160,6 +164,15 @@ class Home:
     @property
     def sys_creds(self) -> Path:
         return self.creds / "_sys" / "admin.creds"
+
+    # --- exports
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
+
+    def latest_export(self, tenant: str) -> Path:
+        """Holds the path of the tenant's latest whole export."""
+        return self.exports / f"{tenant}.latest"
 
     # --- broker
     @property

@@ -8,6 +8,7 @@ Who may do what: docs/wire.md, 'Keys and permissions'. A wildcard stands for a w
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from bus.errors import Rejected
+from bus.errors import Conflict, Rejected
 from bus.frames import CLASSIFICATIONS
-from bus.identity import Keypair, RegistryEntry, creds_text, keypair, registry_jwt
-from bus.subjects import token
+from bus.identity import Keypair, RegistryEntry, creds_text, keypair, registry_jwt, user_token
+from bus.subjects import is_user_token, token
 
 from . import claims
 from .claims import Export, Import, Permissions, Responses, Subjects
@@ -51,7 +52,9 @@ class Tenant:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """Who is to get a credential. `see` empty = public and internal; `ttl_s` None = the role's default."""
+    """Who is to get a credential. `see` empty = public and internal; `user`: an end user's id in any form, or `user_token`: the
+    token that stands for it already; `ttl_s` None = the role's default.
+    """
 
     tenant: str
     name: str
@@ -62,6 +65,7 @@ class AgentRequest:
     person: str = ""
     user: str = ""
     ttl_s: int | None = None
+    user_token: str = ""
 
 
 def nearest(name: str, known: list[str], noun: str) -> str:
@@ -170,11 +174,13 @@ class Trust:
 
     # --- tenants
     def tenant_names(self) -> list[str]:
-        return sorted(seed.parent.name for seed in self.home.tenants.glob("*/account.nk"))
+        found = (seed.parent.name for seed in self.home.tenants.glob("*/account.nk"))
+        return sorted(name for name in found if not self.home.deleted(name).exists())
 
     def tenant(self, name: str) -> Tenant:
         """`Rejected` (tenant_unknown) with the nearest name if this home has no such tenant."""
         if token(name, "tenant") not in self.tenant_names():
+            self._check_not_deleted(name)
             advice = nearest(name, self.tenant_names(), "tenant")
             raise Rejected(f"There is no tenant {name!r} in this home.", reason="tenant_unknown", field="tenant", advice=advice)
         folder = self.home.tenant_trust(name)
@@ -189,6 +195,7 @@ class Trust:
                 field="tenant",
                 advice="Begin it with a letter or a digit.",
             )
+        self._check_not_deleted(name)
         folder = self.home.tenant_trust(name)
         private_folder(folder)
         for role in ROLES:
@@ -196,6 +203,32 @@ class Trust:
         _write_once(folder / "user-ids.key", os.urandom(USER_KEY_BYTES).hex())
         _write_once(folder / "account.nk", keypair("account").seed)  # last: it says that the folder is whole
         return self.tenant(name)
+
+    def _check_not_deleted(self, name: str) -> None:
+        if self.home.deleted(name).exists():
+            raise Conflict(
+                f"Tenant {name} was deleted.",
+                reason="tenant_deleted",
+                advice="Its name is not used again: choose another.",
+            )
+
+    def end_tenant(self, name: str, account: str) -> None:
+        """Leave of a tenant only the note that it was deleted: no key of it is left, so nobody signs for it again."""
+        folder = self.home.tenant_trust(name)
+        note = {"account": account, "at": self._now()}
+        write_private(self.home.deleted(name), msgspec.json.encode(note).decode())
+        for path in (*sorted(folder.glob("*.nk")), folder / "user-ids.key", self.home.revocations(name)):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.home.issuer_trust(name), ignore_errors=True)
+
+    def deleted_account(self, name: str) -> str:
+        """The account of a tenant that was deleted; empty for any other."""
+        note = self.home.deleted(token(name, "tenant"))
+        return str(msgspec.json.decode(note.read_bytes(), type=dict[str, str | int])["account"]) if note.exists() else ""
+
+    def ended_jwt(self, account: str, name: str) -> str:
+        """The account without imports and signing keys: it can do nothing, and nobody can connect to it."""
+        return claims.account_jwt(account, name, self._operator_signing(), self._now(), revocations={EVERYBODY: self._now()})
 
     def tenant_jwt(self, tenant: Tenant) -> str:
         """The account with its imports. The shard is a literal that the operator signs, so the tenant can't choose it."""
@@ -253,15 +286,25 @@ class Trust:
         return jwt
 
     # --- agents
+    def user_token(self, tenant: str, user: str) -> str:
+        """What stands for the end user with this id, whatever it looks like, in credentials. `Rejected` if it is no text."""
+        return user_token(bytes.fromhex(self.tenant(tenant).user_key), user)
+
+    def user_of(self, request: AgentRequest) -> str:
+        """The token of the end user that a credential is asked for; empty if it is for none."""
+        return request.user_token or (self.user_token(request.tenant, request.user) if request.user else "")
+
     def agent_jwt(self, request: AgentRequest, key: str) -> str:
         """A credential for the public user key `key`, signed by its role's key. `Rejected` if the request is wrong."""
         tenant, role = self.tenant(request.tenant), _role(request.role)
+        user = self.user_of(request)
+        _check_user(user, role)
         tags = [f"tenant:{tenant.name}"]
         tags += [f"project:{token(p, 'project')}" for p in request.projects]
         tags += [f"see:{c}" for c in _classifications(request, role)]
         tags += [f"tool:{token(t, 'tool')}" for t in request.tools]
         tags += [f"person:{token(request.person, 'person')}"] if request.person else []
-        tags += [f"user:{token(request.user, 'user')}"] if role.needs_user or request.user else []
+        tags += [f"user:{user}"] if user else []
         ttl = _ttl_s(request, role)
         return claims.user_jwt(
             key, token(request.name, "agent"), self._role_key(tenant.name, role), tenant.account, self._now(),
@@ -304,6 +347,17 @@ def _role(name: str) -> Role:
             f"There is no role {name!r}.", reason="role_unknown", field="role", advice=f"Use one of {', '.join(ROLES)}."
         )  # fmt: skip
     return ROLES[name]
+
+
+def _check_user(user: str, role: Role) -> None:
+    if is_user_token(user) if user else not role.needs_user:
+        return
+    raise Rejected(
+        f"A credential of role {role.name} needs an end user.",
+        reason="user_missing",
+        field="user",
+        advice="Say whose word it is with --user ID.",
+    )
 
 
 def _classifications(request: AgentRequest, role: Role) -> tuple[str, ...]:

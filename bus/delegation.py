@@ -21,7 +21,7 @@ from nacl.signing import VerifyKey
 from .errors import Rejected
 from .frames import CLASSIFICATIONS, ORIGINS, Delegate
 from .identity import Keypair, RegistryEntry, parse_tags, raw_public
-from .subjects import is_token
+from .subjects import is_token, is_user_token
 
 DEPTH_MAX: Final = 3
 TTL_S_DEFAULT: Final = 3_600
@@ -163,7 +163,7 @@ def _ceiling(most: int, wished: str) -> int:
 def _user(parent: Grant, role: str, wished: str) -> str:
     """A child works for its parent's user or for none as the parent does; a gateway's session has exactly one."""
     new = role == "user_session" and not parent.user
-    if (new and not is_token(wished)) or (not new and wished not in ("", parent.user)):
+    if (new and (not is_token(wished) or is_user_token(wished))) or (not new and wished not in ("", parent.user)):
         raise TooWide("user")
     return wished if new else parent.user
 

@@ -682,21 +682,39 @@ class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
 
 # --- the home's control plane (adm.…) --------------------------------------------------------------
 class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
-    """Add, suspend, resume or list tenants. `account`: the tenant's account key; `user_key`: hex secret for end users' ids."""
+    """Add, suspend, resume, export, delete or list tenants. `account`: the tenant's account key; `user_key`: hex secret for end
+    users' ids.
 
-    action: Literal["add", "suspend", "resume", "list"] = "list"
+    export: a page of `what` from `cursor` on. delete: at exactly `position`; `exported`: whether an export of it exists.
+    """
+
+    action: Literal["add", "suspend", "resume", "export", "delete", "list"] = "list"
     account: str = ""
     name: str = ""
     user_key: str = ""
+    what: Literal["memories", "lineage", "cases", "members", "projects", "agents"] = "memories"
+    cursor: int = 0
+    position: int = 0
+    exported: bool = False
+    by: str = ""
+    message: str = ""
 
 
 class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
-    """Add, list or set projects of a tenant. `settings` see gate.config.ProjectSettings."""
+    """Add, list and change projects of a tenant. `settings` see gate.config.ProjectSettings.
 
-    action: Literal["add", "list", "set"] = "list"
+    share, unshare: with `others`. join, leave: the agent `agent`. `by`, `message`: who does it and why, for the record.
+    """
+
+    action: Literal["add", "list", "show", "set", "share", "unshare", "archive", "restore", "delete", "join", "leave"] = "list"
     account: str
     name: str = ""
     settings: dict[str, Any] = {}
+    display: str | None = None
+    others: list[str] = []
+    agent: str = ""
+    by: str = ""
+    message: str = ""
 
 
 class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):

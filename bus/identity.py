@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey  # PyNaCl is what nkeys signs with; nkeys itself can't verify with a public key alone
 
 from .errors import ConfigError, Rejected
+from .limits import SCOPE_ID_BYTES_MAX
 from .subjects import is_key, is_token
 
 KeyKind = Literal["operator", "account", "user"]
@@ -33,6 +35,28 @@ JWT_VERSION: Final = 2
 JWT_BYTES_MAX: Final = 1 << 20  # the server's max_payload: no JWT that is pushed can be longer
 SEED_BYTES: Final = 32
 _AS_ISSUED: Final = "Use the file as it was issued."
+
+
+# --- end users --------------------------------------------------------------------------------------
+def user_token(key: bytes, user: str) -> str:
+    """The identity token that stands for an end user wherever names stand: `usr_` and 16 characters of base32 of
+    HMAC-SHA256(key, id). `key`: the tenant's, kept in the home alone.
+
+    Any text is an id (1 to 256 bytes of UTF-8, no NUL), and two that differ in any character are two users. Raises Rejected.
+    """
+    try:
+        raw = user.encode()
+    except UnicodeEncodeError:
+        raw = b""
+    if not 1 <= len(raw) <= SCOPE_ID_BYTES_MAX or b"\0" in raw:
+        raise Rejected(
+            "An end user's id is empty, too long or no text.",
+            reason="user_invalid",
+            field="user",
+            limit=SCOPE_ID_BYTES_MAX,
+            advice=f"Give 1 to {SCOPE_ID_BYTES_MAX} bytes of text without NUL.",
+        )
+    return "usr_" + base64.b32encode(hmac.new(key, raw, hashlib.sha256).digest())[:16].decode().lower()
 
 
 # --- keys -------------------------------------------------------------------------------------------

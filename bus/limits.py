@@ -23,6 +23,7 @@ PAGE_ITEMS_MAX: Final = 500
 CONTENT_BYTES_MAX: Final = 65_536
 QUERY_TEXT_BYTES_MAX: Final = 8_192
 NAME_CHARS_MAX: Final = 64  # identity tokens [a-z0-9_-]
+DISPLAY_CHARS_MAX: Final = 128  # names for people, any Unicode
 LABEL_BYTES_MAX: Final = 128  # run, task, session, trace_id, idempotency_key
 SCOPE_ID_BYTES_MAX: Final = 256  # scope_id and user
 SCENE_BYTES_MAX: Final = 64

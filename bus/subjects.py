@@ -20,6 +20,7 @@ from .limits import NAME_CHARS_MAX
 
 _TOKEN = re.compile(r"[a-z0-9_-]{1,64}\Z")
 _KEY = re.compile(r"[A-Z2-7]{56}\Z")
+_USER = re.compile(r"usr_[a-z2-7]{16}\Z")
 
 MEMORY_VERBS = ("write", "query", "get", "bind", "report", "feedback", "correct", "forget", "delegate", "ack", "sync")
 OPS_VERBS = (
@@ -38,6 +39,11 @@ def is_token(name: str) -> bool:
 def is_key(key: str) -> bool:
     """Whether `key` looks like a public nkey: 56 characters of base32."""
     return _KEY.match(key) is not None
+
+
+def is_user_token(name: str) -> bool:
+    """Whether `name` is what `bus.identity.user_token` makes of an end user's id."""
+    return _USER.match(name) is not None
 
 
 def token(name: str, what: str) -> str:

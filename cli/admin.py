@@ -1,4 +1,4 @@
-"""Who is in a home: tenants, their projects, their agents."""
+"""Who is in a home: tenants and their agents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .command import PEOPLE, command, group
 from .exits import usage
 from .output import facts, note, print_json, show, table
 from .render import render_untrusted
+from .tenants import register_ends
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
@@ -21,14 +22,12 @@ _NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
 
 
 def register(app: typer.Typer) -> None:
-    tenants = group(app, "tenant", "Add, list, suspend and resume tenants.", panel=PEOPLE)
+    tenants = group(app, "tenant", "Add, list, suspend, export and delete tenants.", panel=PEOPLE)
     command(tenants, "add", example="cordon tenant add acme")(tenant_add)
     command(tenants, "list", example="cordon tenant list")(tenant_list)
     command(tenants, "suspend", example="cordon tenant suspend acme")(tenant_suspend)
     command(tenants, "resume", example="cordon tenant resume acme")(tenant_resume)
-    projects = group(app, "project", "Add and list a tenant's projects.", panel=PEOPLE)
-    command(projects, "add", example="cordon project add acme p1")(project_add)
-    command(projects, "list", example="cordon project list acme")(project_list)
+    register_ends(tenants)
     agents = group(app, "agent", "Add, list, delegate, rotate and revoke a tenant's agents.", panel=PEOPLE)
     command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
     command(agents, "list", example="cordon agent list acme")(agent_list)
@@ -41,35 +40,24 @@ def register(app: typer.Typer) -> None:
 def tenant_add(call: Call, name: Name) -> int | None:
     """Add a tenant: an account of its own, which nothing crosses."""
     done = call.ask_control(lambda control: control.tenant_add(name))
-    return _told(call, done, f"tenant {name} is there; next: cordon project add {name} PROJECT")
+    return told(call, done, f"tenant {name} is there; next: cordon project add {name} PROJECT")
 
 
 def tenant_list(call: Call) -> int | None:
     """List the home's tenants."""
-    return _listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "state", "account"))
+    return listed(call, "tenants", call.ask_control(lambda control: control.tenant_list()), ("name", "state", "account"))
 
 
 def tenant_suspend(call: Call, name: Name) -> int | None:
     """Cut all of a tenant's connections and refuse its credentials, until it is resumed. Nothing is lost."""
     done = call.ask_control(lambda control: control.tenant_suspend(name))
-    return _told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}")
+    return told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}")
 
 
 def tenant_resume(call: Call, name: Name) -> int | None:
     """Let a suspended tenant's credentials count again, but for those that were revoked singly."""
     done = call.ask_control(lambda control: control.tenant_resume(name))
-    return _told(call, done, f"tenant {name} is active")
-
-
-def project_add(call: Call, tenant: TenantName, name: Name) -> int | None:
-    """Add a project to a tenant."""
-    done = call.ask_control(lambda control: control.project_add(tenant, name))
-    return _told(call, done, f"project {name} of {tenant} is there; next: cordon agent add {tenant} AGENT --project {name}")
-
-
-def project_list(call: Call, tenant: TenantName) -> int | None:
-    """List a tenant's projects."""
-    return _listed(call, "projects", call.ask_control(lambda control: control.project_list(tenant)), ("name",))
+    return told(call, done, f"tenant {name} is active")
 
 
 def agent_add(
@@ -91,7 +79,10 @@ def agent_add(
     ] = [],  # noqa: B006
     tool: Annotated[list[str], typer.Option(metavar="NAME", help="A tool whose results it may write (repeatable).")] = [],  # noqa: B006
     person: Annotated[str, typer.Option(metavar="NAME", help="The person who answers for it.")] = "",
-    user: Annotated[str, typer.Option(metavar="ID", help="The end user of a user_session.")] = "",
+    user: Annotated[
+        str,
+        typer.Option(metavar="ID", help="The end user of a user_session; any form of id."),
+    ] = "",
     ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the credential lives.")] = None,
 ) -> int | None:
     """Add an agent and write its credential file. Names are never reused.
@@ -125,7 +116,7 @@ def agent_list(
 ) -> int | None:
     """List a tenant's agents, and how many each has delegated; with --below those of one."""
     rows = call.ask_control(lambda control: control.agent_family(tenant, below) if below else control.agent_list(tenant))
-    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects", "below"))
+    return listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects", "below"))
 
 
 def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
@@ -138,12 +129,12 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
     pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
     if row["parent"]:
         pairs |= {"delegated by": row["parent"], "until": row["expires_at"]}
-    pairs |= {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
+    pairs |= {"projects": cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
     pairs["keys"] = " ".join(keys)
     pairs["keeps"] = f"{row['bytes']:,} bytes; {row['held']} held, {row['review']} of them wait for a review"
     if row["shared"]:
         pairs["shared"] = "; ".join(
-            f"{x['key']} was used on several hosts at once ({_cell(x['hosts']) or 'which: not known since the restart'}), "
+            f"{x['key']} was used on several hosts at once ({cell(x['hosts']) or 'which: not known since the restart'}), "
             f"last {x['last_at']}"
             for x in row["shared"]
         )
@@ -173,7 +164,7 @@ def agent_rotate(
         print_json(made)
         return None
     old = "the old credential still works" if keep_old else "the old credential is cut"
-    projects = _cell(made["projects"]) or "none"
+    projects = cell(made["projects"]) or "none"
     show(facts({"agent": f"{tenant}/{name}", "projects": projects, "key": made["key"], "creds": made["creds"], "note": old}))
     return None
 
@@ -184,12 +175,12 @@ def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
     fallen = done["fallen"]
     more = f" and {len(fallen) - FALLEN_SHOWN} more" if len(fallen) > FALLEN_SHOWN else ""
     with_it = f", and with it {', '.join(fallen[:FALLEN_SHOWN])}{more}" if fallen else ""
-    return _told(
+    return told(
         call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: cordon hold agent:{name} --dry-run"
     )
 
 
-def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:
+def told(call: Call, done: dict[str, Any], sentence: str) -> int | None:
     if call.json:
         print_json(done)
     else:
@@ -197,15 +188,15 @@ def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:
     return None
 
 
-def _listed(call: Call, noun: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> int | None:
+def listed(call: Call, noun: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> int | None:
     if call.json:
         print_json({noun: rows})
     elif not rows:
         show(f"no {noun} yet")
     else:
-        show(table(columns, [[_cell(row.get(column)) for column in columns] for row in rows]))
+        show(table(columns, [[cell(row.get(column)) for column in columns] for row in rows]))
     return None
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     return render_untrusted(", ".join(map(str, value)) if isinstance(value, list) else str(value if value is not None else ""))

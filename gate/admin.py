@@ -18,7 +18,8 @@ from bus.identity import verify_registry
 from bus.limits import PAGE_ITEMS_MAX
 from bus.subjects import is_key, is_token
 from gate import ids
-from gate.config import ProjectSettings, encode_settings
+from gate.admin_projects import ADMIN, Projects, known_projects
+from gate.admin_tenants import Tenants
 from gate.ledger import events as E
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 _PERSON: Final = re.compile(r"[a-z0-9_-]{0,64}\Z")
-ADMIN: Final = "admin"
 
 
 class Admin:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self.projects, self.tenants = Projects(self), Tenants(shard)
 
     async def answer(self, req: AdminRequest) -> Done:
         """The answer to one request of the control plane. Raises Refused."""
@@ -52,12 +53,12 @@ class Admin:
             case AdmTenant():
                 return await self._tenant(req)
             case AdmProject():
-                return await self._project(req)
+                return await self.projects.answer(self._known(req.account), req)
             case AdmAgent():
                 return await self._agent(req)
         raise Refused("verb_not_available")
 
-    async def _commit(self, t: Tenant, make: Callable[[], list[E.AnyEvent]]) -> None:
+    async def commit(self, t: Tenant, make: Callable[[], list[E.AnyEvent]]) -> None:
         """Append what `make` gives, which looks at the state again when its turn has come. It may raise Refused."""
 
         async def run() -> None:
@@ -90,16 +91,20 @@ class Admin:
                     "review": t.review_total,
                     "bytes": t.bytes,
                     "quotas": msgspec.to_builtins(t.quotas),
-                    "state": "suspended" if t.suspended else "active",
+                    "state": "deleted" if t.deleted else "suspended" if t.suspended else "active",
                 }
                 for t in s.tenants.values()
             ]
             return Done(request_id=req.request_id, result={"tenants": sorted(rows, key=lambda r: str(r["name"]))})
         if req.action in ("suspend", "resume"):
             return await self._suspend(self._known(req.account), req)
+        if req.action == "export":
+            return await self.tenants.export(self._known(req.account), req)
+        if req.action == "delete":
+            return await self.tenants.delete(self._known(req.account, deleted=True), req)
         if not is_key(req.account) or not is_token(req.name):
             raise Refused("bad_name", field="name")
-        if any(t.name == req.name and t.account != req.account for t in s.tenants.values()):
+        if any(t.name == req.name and (t.account != req.account or t.deleted) for t in s.tenants.values()):
             raise Refused("name_taken", field="name")
         t = s.tenants.get(req.account)
         if t is None:
@@ -110,52 +115,22 @@ class Admin:
             if len(key) < 16:
                 raise Refused("bad_field", field="user_key")
             t = await s.add_tenant(req.account, req.name, key)
-        await self._commit(t, lambda: [] if t.position else [E.TenantAdded(ms=s.now_ms(), name=req.name, by=ADMIN)])
+        await self.commit(t, lambda: [] if t.position else [E.TenantAdded(ms=s.now_ms(), name=req.name, by=ADMIN)])
         return Done(request_id=req.request_id, result={"name": t.name, "account": t.account}, position=t.position)
 
     async def _suspend(self, t: Tenant, req: AdmTenant) -> Done:
         state = "suspended" if req.action == "suspend" else "active"
         changes = t.suspended != (state == "suspended")
-        await self._commit(t, lambda: [E.TenantChanged(ms=self.shard.now_ms(), state=state, by=ADMIN)] if changes else [])
+        await self.commit(t, lambda: [E.TenantChanged(ms=self.shard.now_ms(), state=state, by=ADMIN)] if changes else [])
         return Done(request_id=req.request_id, result={"name": t.name, "state": state}, position=t.position)
 
-    def _known(self, account: str) -> Tenant:
+    def _known(self, account: str, *, deleted: bool = False) -> Tenant:
         t = self.shard.tenants.get(account)
         if t is None:
             raise Refused("tenant_unknown", field="account")
+        if t.deleted and not deleted:
+            raise Refused("tenant_deleted", field="account")
         return t
-
-    async def _project(self, req: AdmProject) -> Done:
-        t = self._known(req.account)
-        if req.action == "list":
-            rows = [
-                {"name": p.name, "state": p.state, "memories": p.rows, "settings": msgspec.to_builtins(p.settings)}
-                for p in t.projects.values()
-            ]
-            return Done(
-                request_id=req.request_id, result={"tenant": t.name, "projects": sorted(rows, key=lambda r: str(r["name"]))}
-            )
-        if not is_token(req.name):
-            raise Refused("bad_name", field="name")
-        old = t.projects.get(req.name)
-        if req.action == "add" and old is not None and old.state == "active" and not req.settings:
-            return Done(
-                request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": True}, position=t.position
-            )
-        if req.action == "set" and old is None:
-            raise Refused("project_unknown", field="name")
-        merged = {**(msgspec.to_builtins(old.settings) if old else {}), **req.settings}
-        try:
-            settings = msgspec.convert(merged, ProjectSettings)
-        except (msgspec.ValidationError, ValueError):
-            raise Refused("bad_field", field="settings") from None
-        event = E.ProjectChanged(ms=self.shard.now_ms(), name=req.name, settings=encode_settings(settings), by=ADMIN)
-
-        def events() -> list[E.AnyEvent]:
-            return [event, *([E.PolicyChanged(ms=event.ms, number=t.policy + 1, by=ADMIN)] if req.name in t.projects else [])]
-
-        await self._commit(t, events)
-        return Done(request_id=req.request_id, result={"tenant": t.name, "name": req.name, "existed": False}, position=t.position)
 
     async def _agent(self, req: AdmAgent) -> Done:
         t = self._known(req.account)
@@ -169,16 +144,14 @@ class Admin:
             agent = t.agents.by_name.get(req.name)
             if agent is None:
                 raise Refused("agent_unknown", field="name")
-            await self._commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
+            await self.commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
             return Done(request_id=req.request_id, result=self._shown(agent), position=t.position)
         fits = {"key": is_key(req.key), "role": req.role in ROLES, "person": _PERSON.match(req.person)}
         fits["user"] = not req.user or is_token(req.user)
         for field, good in fits.items():
             if not good:
                 raise Refused("bad_field", field=field)
-        for name in req.projects:
-            if name not in t.projects:
-                raise Refused("project_unknown", field="projects")
+        known_projects(t, req.projects)
 
         def events() -> list[E.AnyEvent]:
             if req.key in t.agents.by_key:  # a retry
@@ -196,11 +169,11 @@ class Admin:
                     projects=req.projects,
                     person=req.person,
                     by=ADMIN,
-                    user=t.user_hash(req.user) if req.user else "",
+                    user=t.user_of(req.user),
                 )
             ]
 
-        await self._commit(t, events)
+        await self.commit(t, events)
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
 
     def _agents(self, t: Tenant, req: AdmAgent) -> Done:
@@ -226,8 +199,7 @@ class Admin:
             raise Refused("delegated_not_rotated", field="name")
         if not is_key(req.key) or t.agents.by_key.get(req.key, agent) is not agent or req.key in agent.revoked:
             raise Refused("bad_field", field="key")
-        if any(name not in t.projects for name in req.projects):
-            raise Refused("project_unknown", field="projects")
+        known_projects(t, req.projects)
         projects = req.projects or list(agent.projects)
         if req.key in agent.keys and projects == list(agent.projects):  # a retry
             return []

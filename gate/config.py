@@ -36,6 +36,9 @@ AUDITS_PER_MINUTE: Final = 10  # per key and code, then a count
 SUSPECT_HOLD_MS: Final = DAY_MS
 CONTEXT_WINDOW_IDS: Final = 2_048
 
+PROJECTS_MAX: Final = 2_000  # of a tenant: their numbers are 16 bits wide, and a list of them is one answer
+SHARES_MAX: Final = 16  # projects that one lends to, and that lend to one: a question looks into each
+
 NAMESPACE_SHARD: Final = "0"
 
 
@@ -45,7 +48,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     mode: `shadow` decides and records all, changes nothing for reads. flow_from / flow_to: projects whose content may come
     in / where
     content may go; a flow needs the line on both sides. classification_max: a write that joins more is held.
-    context_idle_hours: 0 = never.
+    context_idle_hours: 0 = never. audience: the roles that its memories are for; none = every role that reads.
     """
 
     mode: Literal["enforce", "shadow"] = "enforce"
@@ -54,6 +57,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     flow_to: list[str] = []
     classification_max: Literal["public", "internal", "restricted"] = "restricted"
     context_idle_hours: int = 24
+    audience: list[Literal["agent", "user_session", "operator"]] = []
 
     def __post_init__(self) -> None:
         if not 0 <= self.context_idle_hours <= 720:

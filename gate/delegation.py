@@ -200,7 +200,7 @@ def _standing(agents: Iterable[Agent], now_ms: int) -> int:
 
 
 def _bounds(p: Principal, grant: Grant) -> Bounds:
-    user = p.tenant.user_hash(grant.user) if grant.user else ""
+    user = p.tenant.user_of(grant.user)
     return Bounds(grant.role, grant.projects, grant.verbs, grant.tools, grant.clearance, grant.ceiling, user)
 
 

@@ -44,6 +44,10 @@ class EventRows:
             if n is None:
                 n = self.numbers[account] = len(self.numbers)
                 rows.tenant.append(TenantLine(n, account))
+            if any(isinstance(e, E.TenantChanged) and e.state == "deleted" for e in events):
+                rows.gone.add(n)
+            if tenants[account].deleted or n in rows.gone:
+                continue
             for seq, e in enumerate(events, first):
                 self._event(rows, tenants[account], n, seq, e, ledger_seq)
         return rows
@@ -93,6 +97,8 @@ class EventRows:
         """Rows of one READS block."""
         rows = Rows()
         for t, r in records:
+            if t.deleted:
+                continue
             n = self.numbers[t.account]
             match r:
                 case E.Served():

@@ -6,9 +6,7 @@ Invariant: nothing in a payload takes part here, and only the exact header `Nats
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 import msgspec
@@ -16,11 +14,10 @@ import msgspec
 from bus.delegation import DEPTH_MAX
 from bus.frames import CLASSIFICATIONS, ORIGINS
 from bus.identity import RegistryEntry
-from bus.limits import NAME_CHARS_MAX
 from bus.subjects import Inbound, is_token
 
 from .refusals import Refused
-from .rights import NOTHING, Row, allow
+from .rights import NOTHING, Row, allow, enter
 from .state.principals import Agent
 from .state.tenant import Tenant
 
@@ -61,7 +58,7 @@ class Rights:
     tool_ceiling: int  # the same for what a registered tool said
     clearance: int  # highest classification
     projects: frozenset[str]
-    user: str
+    user: str  # as the tag has it: see Tenant.user_of
     tools: frozenset[str]
     verbs: frozenset[str]
     person: str
@@ -133,6 +130,8 @@ class Identifier:
         tenant = self.tenants.get(info.acc)
         if tenant is None:
             raise Refused("tenant_unknown")
+        if tenant.deleted:
+            raise Refused("tenant_deleted")
         rights = self._rights_of(info)
         agent = tenant.agents.by_key.get(info.user)
         if agent is None:
@@ -143,7 +142,7 @@ class Identifier:
             raise _fallen(agent, info.user, self.now_ms())
         if tenant.suspended:
             raise Refused("tenant_suspended")
-        user_hash = tenant.user_hash(rights.user) if rights.user else ""
+        user_hash = tenant.user_of(rights.user)
         _check_delegated(agent, rights, user_hash)
         if user_hash:
             ctx = tenant.context_of(agent)
@@ -151,11 +150,10 @@ class Identifier:
                 raise Refused("second_user")
             ctx.user = user_hash
         row = allow("mem" if at.project else "ops", at.verb, rights.role, rights.verbs)
+        p = Principal(tenant, agent, info.user, at.project, rights, user_hash, row, info.host, (info.server, info.id))
         if at.project:
-            project = tenant.projects.get(at.project) if at.project in rights.projects else None
-            if project is None or project.state != "active":
-                raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
-        return Principal(tenant, agent, info.user, at.project, rights, user_hash, row, info.host, (info.server, info.id))
+            enter(p)
+        return p
 
     def _rights_of(self, info: RequestInfo) -> Rights:
         key = (info.issuer_key, tuple(info.tags))
@@ -196,12 +194,6 @@ def _check_delegated(agent: Agent, rights: Rights, user_hash: str) -> None:
             raise Refused("delegation_exceeded", field=field)
 
 
-def _nearest(name: str, known: AbstractSet[str]) -> dict[str, str]:
-    """The project of this credential whose name is closest, if it has any."""
-    found = get_close_matches(name[:NAME_CHARS_MAX], sorted(known), n=1, cutoff=0.0)
-    return {"nearest": found[0]} if found else {}
-
-
 def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
     """The rights of a credential: the registry's maximum for its issuer key, narrowed by tags. Refuses doubled, unknown and
     widening tags.
@@ -220,7 +212,8 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
             many[name].add(value)
         else:
             raise Refused("tag_invalid")
-    if entry.role == "user_session" and "user" not in single:  # its word is a user's: it must say whose
+    user = single.get("user", "")
+    if not user and entry.role == "user_session":  # its word is a user's: it must say whose
         raise Refused("tag_invalid")
     depth = single.get("depth", "0")
     if depth not in (DEPTHS if entry.delegated else ("0",)):
@@ -250,7 +243,7 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
         tool_ceiling,
         clearance,
         frozenset(many["project"]),
-        single.get("user", ""),
+        user,
         frozenset(many["tool"]),
         verbs,
         single.get("person", ""),

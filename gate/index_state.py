@@ -29,12 +29,13 @@ ECHOES: Final = 256  # memories of its own that are read again for a context aft
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A memory to index: its row, its project's number, its terms and unit vector float32[d]."""
+    """A memory to index: its row, its project's number, its terms and unit vector float32[d]. `aside`: not for every member."""
 
     row: MemoryRow
     project: int
     terms: frozenset[str]
     vector: npt.NDArray[np.float32]
+    aside: bool
 
 
 class TenantIndex:
@@ -59,7 +60,9 @@ class TenantIndex:
         for m in memories:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
-            self.project(number).add([m.row.seq for m in new], [m.terms for m in new], np.stack([m.vector for m in new]))
+            aside = [i for i, m in enumerate(new) if m.aside]
+            vectors = np.stack([m.vector for m in new])
+            self.project(number).add([m.row.seq for m in new], [m.terms for m in new], vectors, aside)
 
     def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:
         """Forget the text of these memories in postings, vectors and the catalog; how many of them still had one there.

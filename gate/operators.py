@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -48,7 +49,7 @@ from gate.ledger.events import decode_memory
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, visible_rows
+from gate.rights import decide, has_project, shares_project, visible_rows
 from gate.state.columns import REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -108,6 +109,8 @@ class Operators:
 
         async def run() -> None:
             try:
+                if tenant.deleted:
+                    raise Refused("tenant_deleted")
                 result = await make()
             except Refused as e:
                 if not done.done():
@@ -221,14 +224,15 @@ class Operators:
             },
             "written_at": rfc3339(e.ms),
             "sourceless": e.nosrc,
-            "holds": list(e.holds),
+            "holds": [_code(p, code) for code in e.holds],
             "reasons": list(e.reasons),
             "review": REVIEWS[int(c.review[s])],
-            "compartments": list(e.comp),
+            "compartments": (mine := _compartments(p, e.comp)),
+            "compartments_elsewhere": len(e.comp) - len(mine),
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
             "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and decide(p, int(c.superseded[s])) else None,
-            "exposed": [ids.text("case_", x) for x in e.exposed],
+            "exposed": _cases_seen(p, e.exposed),
             "erased_at": rfc3339(int(c.erased[s])) if c.erased[s] else None,
             "erasures": [x.text for x in t.erasures.values() if s in x.members],
             "legal_holds": [h.text for h in t.legal_holds.values() if not h.lifted_ms and s in h.members],
@@ -240,7 +244,7 @@ class Operators:
             id=t.memory_id(s),
             kind="memory",
             facts=facts,
-            sentences=_sentences(t, s, e, facts, [k.text for k in cases if k.holding], len(reads)),
+            sentences=_sentences(p, e, facts, [k.text for k in cases if k.holding], len(reads)),
             parents=[
                 Edge(
                     from_=t.memory_id(x.parent),
@@ -251,20 +255,21 @@ class Operators:
                 for x in e.edges
                 if decide(p, x.parent)
             ],
-            reads=[self._read(t, r) for r in reads],
+            reads=[self._read(p, r) for r in reads],
             cases=[k.text for k in cases],
             content=row.content if req.reveal and not c.erased[s] else None,
             position=t.position,
         )
 
-    def _read(self, t: Tenant, r: tuple[Any, ...]) -> dict[str, Any]:
-        """A row of the query `exposure`."""
+    def _read(self, p: Principal, r: tuple[Any, ...]) -> dict[str, Any]:
+        """A row of the query `exposure`. Of a project that borrows the memory only is told that it was read there."""
         ms, recall, agent, project, verb, intent, risk, _, decision, reasons, withdrawn = r
-        known = t.agents.by_id.get(bytes(agent))
+        known, here = p.tenant.agents.by_id.get(bytes(agent)), has_project(p, project)
         return {
-            "recall": ids.text("rec_", bytes(recall)),
-            "agent": known.name if known else "",
-            "project": project,
+            "recall": ids.text("rec_", bytes(recall)) if here else "",
+            "agent": known.name if known and here else "",
+            "project": project if here else "",
+            "elsewhere": not here,
             "at": rfc3339(ms),
             "verb": verb,
             "intent": INTENTS[intent],
@@ -279,6 +284,11 @@ class Operators:
         raw = ids.raw(req.id)
         await self.shard.store_caught_up()
         rows = await self.shard.lineage.query("decisions", {"tenant": self.shard.tenant_number(t), "recall": raw}) if raw else []
+        number = self.shard.tenant_number(t)
+        known = await self.shard.lineage.query("recall", {"tenant": number, "recall": raw}) if rows else []
+        project = str(known[0][2]) if known else ""
+        if not has_project(p, project):  # of a recall elsewhere: what it was lent of this operator's projects
+            rows = [row for row in rows if decide(p, row[0])]
         if not rows:
             raise Refused("recall_unknown", field="id")
         shown = [
@@ -315,7 +325,7 @@ class Operators:
             _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
-        shown = sorted(c for c in labels.comp if not c.startswith("project:") or c.removeprefix("project:") in p.rights.projects)
+        shown = _compartments(p, labels.comp)
         return ContextAnswer(
             agent=p.key,
             request_id=req.request_id,
@@ -328,7 +338,7 @@ class Operators:
             classification=CLASSIFICATIONS[labels.cls],
             compartments=shown,
             elsewhere=len(labels.comp) - len(shown),
-            exposed=[k.text for x in sorted(ctx.exposed) if visible_rows(p, (k := t.cases[x]).all_members())],
+            exposed=_cases_seen(p, ctx.exposed),
             last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
             closed=req.action == "close",
             position=t.position,
@@ -359,7 +369,7 @@ class Operators:
             held += int(np.count_nonzero(c.held[seen]))
             edges += t.up.count(seen)
             await asyncio.sleep(0)
-        agents = [a for a in t.agents.all if not p.rights.projects.isdisjoint(a.projects)]
+        agents = [a for a in t.agents.all if shares_project(p, a)]
         counts = {
             "memories": memories,
             "held": held,
@@ -376,7 +386,7 @@ def _may_close(p: Principal, ctx: Context) -> None:
     t, at = p.tenant, p.tenant.columns.at
     projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
-    if p.role != "supervisor" and not projects <= p.rights.projects:
+    if p.role != "supervisor" and not all(has_project(p, name) for name in projects):
         raise Refused("context_elsewhere", field="agent")
 
 
@@ -385,6 +395,23 @@ def _checked_selector(selector: list[str]) -> None:
         raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
     for term in selector:
         text_ok(term, "selector", 2_048, 1)
+
+
+def _compartments(p: Principal, labels: Iterable[str]) -> list[str]:
+    """Labels without those of projects elsewhere."""
+    return sorted(x for x in labels if not x.startswith("project:") or has_project(p, x.removeprefix("project:")))
+
+
+def _code(p: Principal, code: str) -> str:
+    """A reason of a hold at write, without the name of a project elsewhere."""
+    label = code.removeprefix("flow_down:")
+    return code if label == code or _compartments(p, [label]) else "flow_down:elsewhere"
+
+
+def _cases_seen(p: Principal, cases: Iterable[bytes]) -> list[str]:
+    """Those with a member that this operator may see."""
+    known = p.tenant.cases
+    return [known[x].text for x in sorted(cases) if x in known and visible_rows(p, known[x].all_members())]
 
 
 def _checked_message(message: str) -> str:
@@ -401,26 +428,29 @@ def _served_sentence(served: int, decided: int) -> str:
     return f"{served} of {candidates} {was} served; {decided - served} {left} withheld."
 
 
-def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
-    """What happened to this memory, as a person would say it. No agent text in it."""
+def _sentences(p: Principal, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
+    """What happened to this memory, as a person would say it. No agent text in it, and of what is elsewhere only how much."""
     agent = facts["actor"]["name"]
-    above = "".join(f", delegated by {t.agents.by_id[x].name}" for x in reversed(e.chain))
+    above = "".join(f", delegated by {p.tenant.agents.by_id[x].name}" for x in reversed(e.chain))
     who = f"{agent}{above}," if above else agent
     out = [f"Agent {who} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
-    if e.edges:
-        kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
+    edges = [x for x in e.edges if decide(p, x.parent)]
+    if edges:
+        kinds = [E.EDGE_KINDS[x.kind] for x in edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
-        trust = min(int(t.columns.eff[x.parent]) for x in e.edges) / 1000
+        trust = min(int(p.tenant.columns.eff[x.parent]) for x in edges) / 1000
         out.append(
-            f"It derives from {len(e.edges)} memories ({said}); the least trusted of them has trust {trust:g}."
-            if len(e.edges) > 1
+            f"It derives from {len(edges)} memories ({said}); the least trusted of them has trust {trust:g}."
+            if len(edges) > 1
             else f"It derives from 1 memory ({said}), which has trust {trust:g}."
         )
-    else:
+    if len(e.edges) > len(edges):
+        out.append(f"It derives from {len(e.edges) - len(edges)} elsewhere.")
+    if not e.edges:
         out.append("It derives from nothing that its writer was served here.")
     source = "names no source" if e.nosrc else "names a source"
     out.append(f"Its trust is {facts['trust_stamped']:g}: origin {facts['origin']}, it {source}.")
-    out += [f"It was held at write: {code}." for code in e.holds]
+    out += [f"It was held at write: {code}." for code in facts["holds"]]
     if cases:
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
     if facts["erased_at"]:

@@ -4,6 +4,7 @@ the users' hash keys.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 
@@ -32,6 +33,14 @@ class Paths:
 
     def user_key(self, tenant: str) -> Path:
         return self.home / "trust" / "tenants" / tenant / "user-ids.key"
+
+    def deleted(self, tenant: str) -> Path:
+        """Whether a tenant was deleted, so that a replay passes it by. The home writes it after the ledger says so."""
+        return self.home / "trust" / "tenants" / tenant / "deleted.json"
+
+    def deleted_accounts(self) -> set[str]:
+        """Accounts of all tenants of which the home says that they were deleted."""
+        return {str(json.loads(note.read_bytes())["account"]) for note in self.deleted("*").parent.parent.glob("*/deleted.json")}
 
     def aside(self, stamp: str) -> Path:
         return self.run / f"aside-{stamp}"

@@ -79,6 +79,7 @@ class Recovery:
         self.erased = erased.instead(nc, shard.number)
         self.blank: dict[str, frozenset[int]] = {}  # memories that a catalog had no text of when it was opened
         self.bare: set[tuple[str, int]] = set()  # memories without a body that no erasure has named so far
+        self.unended: dict[str, str] = {}  # account → name of tenants that were deleted, until the ledger says so
 
     async def run(self) -> None:
         started = time.perf_counter()
@@ -157,6 +158,8 @@ class Recovery:
                 raise LedgerWentBack(f"{name} ends at {state.last}; the lineage store has applied {at[name]}.")
 
     def _check_catalogs(self) -> None:
+        for account, name in self.unended.items():
+            raise LedgerWentBack(f"Tenant {name} ({account}) was deleted, and the ledger doesn't say so.")
         for account, position in self.stood.items():
             t = self.shard.tenants[account]
             if position.tenant_seq > t.position and not t.broken:
@@ -184,9 +187,14 @@ class Recovery:
                 self.front.ledger_event(event)
                 t.apply(seq, event, _note(event, body), event_bytes(meta, body), len(body or b""))
                 self._check_body(section.tenant, seq, event, body, block.header.no)
-                if isinstance(event, E.TenantAdded):
-                    t.user_key = self._user_key(event.name)
-                if isinstance(event, E.MemoryWritten):
+                if isinstance(event, E.TenantAdded) and not t.deleted:
+                    if s.paths.deleted(event.name).exists():
+                        t = await self._passed_by(t)
+                    else:
+                        t.user_key = self._user_key(event.name)
+                elif isinstance(event, E.TenantChanged) and event.state == "deleted":
+                    t = await self._ended(t)
+                if isinstance(event, E.MemoryWritten) and not t.deleted:
                     self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
                     self.count += 1
             self.events += len(decoded)
@@ -223,6 +231,21 @@ class Recovery:
             self.stood[account] = position
         return t
 
+    async def _passed_by(self, t: Tenant) -> Tenant:
+        """A tenant that the home says was deleted: the ledger must come to say so, too."""
+        self.unended[t.account] = t.name
+        await self.shard.drop_tenant(t)
+        return self.shard.tenants[t.account]
+
+    async def _ended(self, t: Tenant) -> Tenant:
+        """The ledger says that this tenant was deleted."""
+        self.bare = {(account, seq) for account, seq in self.bare if account != t.account}
+        if self.unended.pop(t.account, None) is None and t.account in self.shard.indexes:
+            self.count -= len(self.waiting.pop(t.account, ()))
+            self.stood.pop(t.account, None)
+            await self.shard.drop_tenant(t)
+        return self.shard.tenants[t.account]
+
     def _user_key(self, name: str) -> bytes:
         path = self.shard.paths.user_key(name)
         try:
@@ -244,10 +267,11 @@ class Recovery:
     def _memory(self, t: Tenant, seq: int, meta: bytes, body: bytes | None, e: E.MemoryWritten) -> NewMemory:
         project = t.projects[e.project].number
         if body is None or seq in self.blank[t.account]:  # erased: its row keeps its place, and finds nothing
-            return NewMemory(MemoryRow(seq, meta, "", (), "", "", "", "", ""), project, frozenset(), np.zeros(DIM, np.float32))
+            row, nothing = MemoryRow(seq, meta, "", (), "", "", "", "", ""), np.zeros(DIM, np.float32)
+            return NewMemory(row, project, frozenset(), nothing, not E.is_plain(e))
         b = E.decode_memory_body(body[E.SALT_BYTES :])
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
-        return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b))
+        return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b), not E.is_plain(e))
 
     def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
         embedder = self.shard.admission.embedder
@@ -258,6 +282,8 @@ class Recovery:
 
     def _check_body(self, account: str, seq: int, event: E.AnyEvent, body: bytes | None, block: int) -> None:
         """Only what the ledger says was erased may be without its body: whoever can delete a block can't erase in silence."""
+        if self.shard.tenants[account].deleted:
+            return
         if isinstance(event, E.MemoryErased):
             members = self.shard.tenants[account].erasures[event.erasure].members.tolist()
             self.bare.difference_update((account, s) for s in members)
@@ -326,6 +352,8 @@ class Recovery:
                 decoded = _left_of(t, decoded)
                 if decoded is None:
                     continue
+            if t is not None and t.deleted:
+                continue
             if t is None or decoded is None:
                 raise LedgerCorrupt(f"READS names tenant {record.tenant}, which the ledger doesn't know.", block=block.header.no)
             t.replay_read(decoded)

@@ -86,6 +86,18 @@ TABLE: dict[str, Wording] = {
     "project_unknown": Wording(
         "denied", "There is no such project for this credential.", "List projects with `cordon project list TENANT`."
     ),
+    "project_deleted": Wording(
+        "denied", "This project was deleted: nothing of it is read or written any more.", "Use another project."
+    ),
+    "project_archived": Wording(
+        "denied", "This project is archived: it can be read, nothing is written.", "Ask the operator to restore it."
+    ),
+    "not_in_audience": Wording(
+        "denied", "This project's memories are not for this role.", "Ask for a credential of a role of its `audience`."
+    ),
+    "tenant_deleted": Wording(
+        "denied", "This tenant was deleted; its name and account are not used again.", "Use another tenant."
+    ),
     "tenant_unknown": Wording("denied", "This tenant is not known to the gatekeeper.", "Add it with `cordon tenant add`."),
     # limits
     "too_long": Wording("rejected", "A field is over its limit.", "Shorten the named field to its limit, in bytes or items."),
@@ -182,6 +194,17 @@ TABLE: dict[str, Wording] = {
     "legal_hold_lifted": Wording("conflict", "This legal hold is lifted already.", "Place a new one if it is needed."),
     "legal_hold_of_another": Wording(
         "denied", "A legal hold is lifted by the person who placed it.", "Ask that person: `cordon legal-hold list` names them."
+    ),
+    "project_shared": Wording(
+        "conflict", "This project, or one of the others, is shared as often as it can be.", "Unshare one first; see `limit`."
+    ),
+    "tenant_legally_held": Wording(
+        "conflict",
+        "A legal hold has memories of this tenant.",
+        "Who placed it lifts it first: `cordon legal-hold list` says who.",
+    ),
+    "tenant_moved": Wording(
+        "conflict", "The tenant is not at that position any more.", "Suspend it, export it again, then delete it."
     ),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state

@@ -7,31 +7,108 @@ What the table doesn't list is denied. A test holds it against what each role's 
 
 The questions of many rows at once have the same answers over columns: `visible_rows` here, `gate.reading.retrieve.visible` for
 recalls, whose policy then says what is admitted.
+
+Projects: a `project:` tag grants only inside membership, which is the ledger's (`has_project`), and what the project's state and
+audience leave of it (`enter`). A project that is shared lends another one's agents its plain memories (`lent_rows`): no setting
+widens that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bus.frames import CLASSIFICATIONS, SCOPES
+from bus.limits import NAME_CHARS_MAX
+
 from .refusals import Refused
 from .state.principals import Agent
+from .state.projects import Project
 
 if TYPE_CHECKING:
     from .identify import Principal
 
 Tree = Literal["mem", "ops", "adm"]
-USER_SCOPE: Final = 1
+PROJECT_SCOPE: Final = SCOPES.index("project")
+USER_SCOPE: Final = SCOPES.index("user")
+RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
+Mask = npt.NDArray[np.bool_]
+
+
+# --- projects -------------------------------------------------------------------------------------------
+def has_project(p: Principal, name: str) -> bool:
+    """Its credential carries the project, and it and all above it in its delegation chain are members of it."""
+    known = p.tenant.agents.by_id
+    return name in p.rights.projects and all(name in agent.projects for agent in (p.agent, *(known[a] for a in p.agent.chain)))
+
+
+def enter(p: Principal) -> Project:
+    """The request's project, if it is open to this principal for its verb; raises Refused. Asked at the door, and again when a
+    write is decided and when an answer leaves: a project may have been closed to it meanwhile.
+    """
+    if p.tenant.deleted:
+        raise Refused("tenant_deleted")
+    projects = p.tenant.projects
+    project = projects.get(p.project) if has_project(p, p.project) else None
+    if project is None:
+        known = sorted(n for n in p.rights.projects if n in projects and projects[n].state != "deleted" and has_project(p, n))
+        nearest = get_close_matches(p.project[:NAME_CHARS_MAX], known, n=1, cutoff=0.0)
+        raise Refused("project_unknown", detail={"nearest": nearest[0]} if nearest else {})
+    if project.state == "deleted":
+        raise Refused("project_deleted")
+    if project.state == "archived" and p.row.stores:
+        raise Refused("project_archived")
+    if p.row.recalls and not in_audience(p, project):
+        raise Refused("not_in_audience")
+    return project
+
+
+def in_audience(p: Principal, project: Project) -> bool:
+    """Whether the project's memories are for this role."""
+    return not project.settings.audience or p.role in project.settings.audience
+
+
+def lenders(p: Principal) -> list[Project]:
+    """The projects that lend their memories to the one that this is asked in."""
+    return [
+        x for x in list(p.tenant.projects.values()) if p.project in x.shared_with and x.state != "deleted" and in_audience(p, x)
+    ]
+
+
+def lent_by(p: Principal, lender: Project, seqs: npt.NDArray[np.int32]) -> Mask:
+    """Which of many memories a project lends: those of project scope, not restricted, for all its members, and made of nothing
+    of another project or of a user. Only its labels count here, no setting.
+    """
+    t, c = p.tenant, p.tenant.columns
+    own = t.comps.find(frozenset({f"project:{lender.name}"}))
+    mask: Mask = (c.project[seqs] == lender.number) & (c.scope[seqs] == PROJECT_SCOPE) & (c.cls[seqs] < RESTRICTED)
+    mask &= (c.readers[seqs] == 0) & ~c.opt_out[seqs] & (c.comp[seqs] == (-1 if own is None else own))
+    return mask & (c.cls[seqs] <= p.rights.clearance)
+
+
+def lent_rows(p: Principal, seqs: npt.NDArray[np.int32]) -> Mask:
+    """Which of many memories are lent to the project that this is asked in, by whichever project."""
+    mask: Mask = np.zeros(len(seqs), np.bool_)
+    for lender in lenders(p):
+        mask |= lent_by(p, lender, seqs)
+    return mask
+
+
+def lent(p: Principal, s: int) -> bool:
+    return bool(lent_rows(p, np.array([s], np.int32))[0])
 
 
 # --- what a verb may reach ------------------------------------------------------------------------------
 def readable(p: Principal, s: int, now_ms: int) -> bool:
     """A memory that it could be served in the request's project, holds and successors set aside."""
-    t, at = p.tenant, p.tenant.columns.at
-    if at.kind[s] < 0 or at.project[s] != t.projects[p.project].number or at.cls[s] > p.rights.clearance:
+    t, at, home = p.tenant, p.tenant.columns.at, p.tenant.projects[p.project]
+    if at.kind[s] < 0 or at.cls[s] > p.rights.clearance or (at.project[s] != home.number and not lent(p, s)):
+        return False
+    if home.settings.audience and at.actor[s] != p.agent.number and not in_audience(p, home):
         return False
     clauses = t.readers[at.readers[s]]
     if clauses:
@@ -47,20 +124,24 @@ def readable(p: Principal, s: int, now_ms: int) -> bool:
 def visible(p: Principal, s: int, now_ms: int) -> bool:
     """A record of one of its projects, up to its clearance, whatever its state. Of all others operators learn only counts."""
     t, at = p.tenant, p.tenant.columns.at
-    return t.project_names[at.project[s]] in p.rights.projects and at.cls[s] <= p.rights.clearance
+    return at.cls[s] <= p.rights.clearance and has_project(p, t.project_names[at.project[s]])
 
 
 def visible_rows(p: Principal, seqs: npt.NDArray[np.int32]) -> list[int]:
     """Those of many that are `visible`, in their order."""
     t, c = p.tenant, p.tenant.columns
-    mine = [project.number for name, project in t.projects.items() if name in p.rights.projects]
+    mine = [project.number for name, project in t.projects.items() if has_project(p, name)]
     found: list[int] = seqs[np.isin(c.project[seqs], mine) & (c.cls[seqs] <= p.rights.clearance)].tolist()
     return found
 
 
 def colleague(p: Principal, agent: Agent) -> bool:
     """An agent that shares a project with it, or itself."""
-    return agent is p.agent or not p.rights.projects.isdisjoint(agent.projects)
+    return agent is p.agent or shares_project(p, agent)
+
+
+def shares_project(p: Principal, agent: Agent) -> bool:
+    return any(has_project(p, name) for name in agent.projects)
 
 
 def supervised(p: Principal, agent: Agent) -> bool:
@@ -78,12 +159,17 @@ def _no_agent(p: Principal, agent: Agent) -> bool:
 
 # --- the table ------------------------------------------------------------------------------------------
 class Row(NamedTuple):
-    """One verb: who may use it, which memories and agents it may name, and whether this version serves it."""
+    """One verb: who may use it, which memories and agents it may name, and whether this version serves it.
+
+    `stores`: it adds to its project, so an archived one refuses it. `recalls`: it brings memories, so it is for the audience.
+    """
 
     roles: frozenset[str]
     memories: Callable[[Principal, int, int], bool] = _no_memory
     agents: Callable[[Principal, Agent], bool] = _no_agent
     served: bool = True
+    stores: bool = False
+    recalls: bool = False
 
 
 LATER: Final = False
@@ -101,16 +187,16 @@ ADMIN: Final = _of("admin")  # the home's own key, inside CORE; its literal key 
 
 TABLE: Final[dict[Tree, dict[str, Row]]] = {
     "mem": {
-        "write": Row(WRITERS, readable),
-        "query": Row(READERS, readable),
-        "get": Row(READERS | OPERATORS, readable),
+        "write": Row(WRITERS, readable, stores=True),
+        "query": Row(READERS, readable, recalls=True),
+        "get": Row(READERS | OPERATORS, readable, recalls=True),
         "ack": Row(WRITERS | OPERATORS),  # its own notices
         "sync": Row(WRITERS | OPERATORS),
         "bind": Row(READERS, readable, served=LATER),
-        "report": Row(READERS, readable, served=LATER),
-        "feedback": Row(READERS, readable, served=LATER),
-        "correct": Row(WRITERS | OPERATORS, readable, served=LATER),
-        "forget": Row(WRITERS | OPERATORS, readable, served=LATER),
+        "report": Row(READERS, readable, served=LATER, stores=True),
+        "feedback": Row(READERS, readable, served=LATER, stores=True),
+        "correct": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),
+        "forget": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),
         "delegate": Row(READERS | _of("user_gateway", "supervisor")),
     },
     "ops": {

@@ -330,7 +330,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
             for t in shard.tenants.values():
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
-        for t in shard.tenants.values():
+        for t in list(shard.tenants.values()):
             if not t.broken:
                 await shard.holds.tend(t)
 
@@ -375,7 +375,7 @@ def _print_progress(done: int, of: int) -> None:
 
 
 async def _accept(shard: Shard, by: str) -> None:
-    for t in list(shard.tenants.values()):
+    for t in [t for t in shard.tenants.values() if not t.deleted]:
         accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
         await shard.sequencer.commit(t, [Stored(accepted)])
 

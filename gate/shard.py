@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -139,6 +140,17 @@ class Shard:
         for t in self.tenants.values():
             t.quotas = quotas
 
+    async def drop_tenant(self, t: Tenant) -> None:
+        """Forget a deleted tenant: its live state at once, its catalog and index files when this returns."""
+        self.tenants[t.account] = t.remains()
+        index, folder = self.indexes.pop(t.account), self.paths.catalog(t.account).parent
+
+        def remove() -> None:
+            index.close()
+            shutil.rmtree(folder)
+
+        await self.index.call(remove)
+
     def tenant_number(self, t: Tenant) -> int:
         return self.event_rows.numbers.get(t.account, -1)
 
@@ -198,6 +210,10 @@ class Shard:
     def answer_duplicate(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> None:
         """The first receipt with the current state, from the catalog, or a conflict. Ends the request."""
         t, seq = p.tenant, p.tenant.idem[idem]
+        if t.deleted:
+            self.count(p, -1)
+            self.refuse(reply, Refused("tenant_deleted"), request_id, p.key, p.project)
+            return
         fetched = self.index.call(self.indexes[t.account].catalog.fetch, [seq])
 
         def refuse(e: Refused) -> None:
@@ -219,6 +235,9 @@ class Shard:
         fetched.add_done_callback(answer)
 
     def feed(self, t: Tenant, project: str, cls: int, kind: FeedKind, found: Iterable[str]) -> None:
+        """Tell who follows the project. A feed can't tell roles apart, so a project with an audience has none."""
+        if t.projects[project].settings.audience or t.projects[project].state == "deleted":
+            return
         frame = Feed(project=project, classification=frames.CLASSIFICATIONS[cls], kind=kind, ids=list(found), position=t.position)
         self.send(subjects.feed(t.account, project, frames.CLASSIFICATIONS[cls], kind), frames.encode(frame))
 
@@ -265,7 +284,7 @@ class Shard:
             "shard": self.number,
             "ledger_seq": self.ledger_seq,
             "reads_seq": self.reads_seq,
-            "tenants": len(self.tenants),
+            "tenants": sum(not t.deleted for t in self.tenants.values()),
             "memories": sum(t.memories for t in self.tenants.values()),
             "held": sum(t.held_total for t in self.tenants.values()),
             "blocks": s.blocks,

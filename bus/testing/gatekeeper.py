@@ -178,15 +178,15 @@ class Gatekeeper:
             see=tuple(rights.get("see", ())), tools=tuple(rights.get("tools", ())),
             person=rights.get("person", ""), user=rights.get("user", ""),
         )  # fmt: skip
-        user = keypair("user")
-        jwt = self._trust.agent_jwt(request, user.public)
+        key = keypair("user")
+        jwt = self._trust.agent_jwt(request, key.public)
         await self.administer(
             AdmAgent(
-                action="add", account=self._tenant.account, name=name, key=user.public, role=request.role,
-                projects=list(request.projects), person=request.person, user=request.user,
+                action="add", account=self._tenant.account, name=name, key=key.public, role=request.role,
+                projects=list(request.projects), person=request.person, user=self._trust.user_of(request),
             )
         )  # fmt: skip
-        return self.admitted(creds_text(jwt, user))
+        return self.admitted(creds_text(jwt, key))
 
     def admitted(self, creds: str) -> tuple[Credential, Permit]:
         """What the broker makes of a credential: the template of the key that signed it, filled in from its tags.

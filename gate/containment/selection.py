@@ -14,7 +14,7 @@ from gate.config import CASE_ROOTS_MAX
 from gate.identify import Principal
 from gate.projections.catalog import cited_names
 from gate.refusals import Refused
-from gate.rights import decide
+from gate.rights import decide, shares_project
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 
@@ -110,7 +110,7 @@ def resolve_tail(known: Iterable[Named], id_: str, prefix: str) -> list[Named]:
 
 def names_of(p: Principal, agents: Iterable[Agent]) -> list[str]:
     """Names of the agents that share a project with this operator."""
-    return [a.name for a in agents if not p.rights.projects.isdisjoint(a.projects)]
+    return [a.name for a in agents if shares_project(p, a)]
 
 
 def known_agent(p: Principal, name: str) -> Agent:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bus.frames import NoticeKind
+from bus.frames import CLASSIFICATIONS, NoticeKind
 
 EVENT_VERSION = 1
 
@@ -85,6 +85,11 @@ class MemoryWritten(
     gate: str = ""
     enc: str = ""  # encoder id and hash of the vector in the body
     body: bytes  # H("cordon.body.1" ‖ u32 len ‖ body)
+
+
+def is_plain(e: MemoryWritten) -> bool:
+    """Whether a memory is simply there for every member of its project."""
+    return e.class_ < CLASSIFICATIONS.index("restricted") and not (e.scope or e.readers or e.opt_out)
 
 
 class MemoryBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,12 +181,20 @@ class TenantAdded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ten
 
 
 class ProjectChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="project_changed"):
-    """The project as it is from here on. `settings` is JSON of gate.config.ProjectSettings."""
+    """The project as it is from here on. `settings` is JSON of gate.config.ProjectSettings, `state` active, archived or deleted.
+
+    Members are told by their change: `joined` and `left` are ids of agents. An agent also joins by its agent_issued.
+    """
 
     name: str
     state: str = "active"
     settings: bytes = b"{}"
     by: str = ""
+    display: str = ""
+    shared_with: list[str] = []  # projects whose agents may read what it lends (gate.rights)
+    joined: list[bytes] = []
+    left: list[bytes] = []
+    body: bytes = b""  # NoteBody with the reason
 
 
 class AgentIssued(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_issued"):
@@ -228,10 +241,12 @@ class AgentRevoked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ag
 
 
 class TenantChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="tenant_changed"):
-    """`state`: active or suspended, from here on."""
+    """`state`: active, suspended or deleted, from here on; deleted is the last event of its chain that counts."""
 
     state: str
     by: str = ""
+    exported: bool = False  # a deletion came after an export of all before it
+    body: bytes = b""  # NoteBody with the reason
 
 
 class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="policy_changed"):

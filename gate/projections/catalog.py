@@ -195,6 +195,11 @@ class Catalog:
             after = found[-1][0]
             yield [_row(row) for row in found]
 
+    def after(self, seq: int, most: int) -> list[MemoryRow]:
+        """At most `most` memories after a tenant_seq, ascending."""
+        with _damage_named(self.path):
+            return [_row(row) for row in self._db.execute(_SQL["after"], (seq, most)).fetchall()]
+
     def find_source(self, evidence_uri: str) -> list[int]:
         """The tenant_seqs, ascending, of memories that cite this evidence, or a span of it (the same URI followed by `#…`)."""
         with _damage_named(self.path):

@@ -128,6 +128,8 @@ class LexicalIndex:
     def __init__(self) -> None:
         self._postings: dict[str, array[int]] = {}
         self._n = 0
+        self._aside: dict[str, int] = {}  # term → how many of its rows are aside
+        self._aside_n = 0
         self._sums = np.zeros(1_024, np.float32)  # scratch of `search`, all zero between calls
         self._last = np.zeros(1_024, np.int32)  # scratch of `search`, of no meaning between calls
 
@@ -136,9 +138,17 @@ class LexicalIndex:
         """Number of rows."""
         return self._n
 
-    def add(self, terms_of: Sequence[Collection[str]]) -> None:
-        """Index the next rows by their terms; repeats within a row count once."""
+    def add(self, terms_of: Sequence[Collection[str]], aside: Collection[int] = ()) -> None:
+        """Index the next rows by their terms; repeats within a row count once.
+
+        `aside`: those of them (from 0) that not everybody may know of: they are found, and make no term more or less rare, else
+        the score of what one may see would tell of what one may not.
+        """
         postings = self._postings
+        for i in aside:
+            for term in set(terms_of[i]):
+                self._aside[term] = self._aside.get(term, 0) + 1
+        self._aside_n += len(aside)
         for row, found in enumerate(terms_of, self._n):
             for term in found if isinstance(found, (set, frozenset)) else set(found):
                 rows = postings.get(term)
@@ -212,7 +222,8 @@ class LexicalIndex:
             left -= df
             if views and left < 0:
                 break
-            weight = math.log1p((self._n - df + 0.5) / (df + 0.5))
+            known_of = df - self._aside.get(term, 0)
+            weight = math.log1p((self._n - self._aside_n - known_of + 0.5) / (known_of + 0.5))
             views.append((np.frombuffer(self._postings[term], np.int32), weight))
         return views
 

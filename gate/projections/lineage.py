@@ -1,8 +1,9 @@
 """The lineage store: graph, reads, decisions, cases, notices and audit of a shard, in DuckDB. The only user of duckdb.
 
-A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and with them, in
-the same transaction, how far each stream is applied, so a block that comes again is skipped; after an error nothing more goes in
-(the file stays right up to its positions, and the next start replays the rest). The queue is bounded by rows.
+A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and leave only with
+their whole tenant; in the same transaction comes how far each stream is applied, so a block that comes again is skipped; after an
+error nothing more goes in (the file stays right up to its positions, and the next start replays the rest). The queue is bounded by
+rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from bus.errors import CordonError, Unavailable
 
 from . import ProjectionUnusable
-from .lineage_rows import Rows
+from .lineage_rows import OF_TENANTS, Rows
 from .queries import load_queries
 
 _log = logging.getLogger(__name__)
@@ -271,6 +272,7 @@ class Scratch:
     def _flush(self) -> None:
         """By columns: a fifth of an appender's time."""
         rows, self._rows, self._count = self._rows, Rows(), 0
+        _drop_gone(self._con, rows)
         for table, lines in rows.tables():
             columns = {f"c{i}": _column(values) for i, values in enumerate(zip(*lines, strict=True))}
             self._con.register("lines", columns)
@@ -427,6 +429,7 @@ def _apply(cursor: duckdb.DuckDBPyConnection, blocks: list[_Block]) -> dict[str,
         positions[block.stream] = block.seq
     cursor.execute("BEGIN")
     try:
+        _drop_gone(cursor, rows)
         for table, lines in rows.tables():
             _append(cursor, table, lines)
         _append(cursor, "position", list(positions.items()))
@@ -435,6 +438,13 @@ def _apply(cursor: duckdb.DuckDBPyConnection, blocks: list[_Block]) -> dict[str,
         raise
     cursor.execute("COMMIT")
     return positions
+
+
+def _drop_gone(con: duckdb.DuckDBPyConnection, rows: Rows) -> None:
+    """Forget what was known of tenants that were deleted."""
+    for tenant in rows.gone:
+        for table in OF_TENANTS:
+            con.execute(f"DELETE FROM {table} WHERE tenant = ?", [tenant])
 
 
 def _append(cursor: duckdb.DuckDBPyConnection, table: str, lines: list[Any]) -> None:

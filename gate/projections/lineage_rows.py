@@ -7,7 +7,7 @@ into the tuples of bus.frames. Invariant (a test): field names and order equal t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TenantLine(NamedTuple):
@@ -120,14 +120,23 @@ class Rows:
     case_member: list[CaseMemberLine] = field(default_factory=list)
     notice: list[NoticeLine] = field(default_factory=list)
     audit: list[AuditLine] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)  # no table: tenants that were deleted, of which the store keeps the number alone
 
     def tables(self) -> list[tuple[str, list[tuple[object, ...]]]]:
         """Name and rows of every table that has some."""
-        return [(name, rows) for name in self.__slots__ if (rows := getattr(self, name))]
+        return [(name, rows) for name in TABLES if (rows := getattr(self, name))]
 
     def count(self) -> int:
         return sum(len(rows) for _, rows in self.tables())
 
     def extend(self, other: Rows) -> None:
+        for name, rows in self.tables() if other.gone else ():
+            if name in OF_TENANTS:
+                rows[:] = [line for line in rows if line[0] not in other.gone]
+        self.gone |= other.gone
         for name, rows in other.tables():
             getattr(self, name).extend(rows)
+
+
+TABLES: Final = tuple(name for name in Rows.__slots__ if name != "gone")
+OF_TENANTS: Final = tuple(name for name in TABLES if name != "tenant")

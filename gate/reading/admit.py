@@ -5,6 +5,7 @@ the asks.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -16,11 +17,13 @@ from gate.model.features import Candidates as GateCandidates
 from gate.model.features import build_features
 from gate.model.network import Gate
 from gate.projections.catalog import Catalog
-from gate.state.tenant import Project, Tenant
+from gate.rights import lenders, lent_rows
+from gate.state.projects import Project
+from gate.state.tenant import Tenant
 
 from . import policy
 from .ask import Ask, Found
-from .retrieve import Candidates, ProjectIndex, candidates, readers_ok, spread, visible
+from .retrieve import Candidates, ProjectIndex, Shelves, candidates, readers_ok, spread, visible
 
 log = logging.getLogger(__name__)
 NOTE_GATE_OFF: Final = "gate_unavailable"
@@ -40,19 +43,27 @@ class Admission:
         self.gate = gate
 
     def answer(
-        self, tenant: Tenant, project: Project, index: ProjectIndex | None, catalog: Catalog, asks: list[Ask], now_ms: int
+        self,
+        tenant: Tenant,
+        project: Project,
+        indexes: Mapping[int, ProjectIndex],
+        catalog: Catalog,
+        asks: list[Ask],
+        now_ms: int,
     ) -> None:
-        """Fill found, withheld, rows and notes of asks of one project."""
+        """Fill found, withheld, rows and notes of asks of one project. `indexes`: the tenant's, by number of project."""
         snapshot = tenant.generation  # before the columns are read: what it names, the columns have
         for a in asks:
             a.snapshot = snapshot
-        if index is None or not index.n:
+        lending = {x.number: x for a in asks for x in lenders(a.principal)}
+        shelves = Shelves(project, list(lending.values()), indexes)
+        if not shelves.parts:
             return
         queries = [a for a in asks if a.verb == "query"]
         if queries:
             vectors = self.embedder.encode([a.text for a in queries])
-            found, withheld = candidates(tenant, project, index, queries, vectors, now_ms)
-            self.decide(tenant, project, index, queries, vectors, found, now_ms)
+            found, withheld = candidates(tenant, project, shelves, queries, vectors, now_ms)
+            self.decide(tenant, project, shelves, queries, vectors, found, now_ms)
             self._withheld(tenant, project, queries, withheld, now_ms)
         for a in asks:
             if a.verb == "get":
@@ -62,18 +73,16 @@ class Admission:
             a.rows = rows
 
     def _get(self, t: Tenant, project: Project, a: Ask, now_ms: int) -> None:
-        c = t.columns
-        seqs = np.array([s for s in a.seqs if c.project[s] == project.number], np.int32)
-        seen = visible(t, project, c, seqs, a)
-        if seen is not None:
-            seqs = seqs[seen]
+        seqs = np.array(a.seqs, np.int32)
+        inside, seen = t.columns.project[seqs] == project.number, visible(t, project, t.columns, seqs, a)
+        seqs = seqs[(inside if seen is None else inside & seen) | lent_rows(a.principal, seqs)]
         if not len(seqs):
             return
         owner = np.zeros(len(seqs), np.int32)
         rows, ask = _asked(t, project, [a], seqs, owner, now_ms)
         decision, reasons = policy.decide(rows, ask)
         if project.settings.mode == "shadow":
-            decision = _shadow(decision, reasons, a)
+            decision = np.where(rows.project == project.number, _shadow(decision, reasons, a), decision)
         constraints = policy.constraints(rows, ask, decision)
         for i, s in enumerate(seqs.tolist()):
             f = Found(s, int(decision[i]), int(reasons[i]), int(constraints[i]), 0.0)
@@ -83,7 +92,7 @@ class Admission:
         self,
         t: Tenant,
         project: Project,
-        index: ProjectIndex,
+        shelves: Shelves,
         asks: list[Ask],
         vectors: npt.NDArray[np.float32],
         found: Candidates,
@@ -95,7 +104,7 @@ class Admission:
         c, seqs, owner = t.columns, found.seqs, found.owner
         rows, ask = _asked(t, project, asks, seqs, owner, now_ms)
         decision, reasons = policy.decide(rows, ask)
-        score, lowered = self._gate(project, index, vectors, found)
+        score, lowered = self._gate(project, shelves, vectors, found)
         if lowered is not None:
             hit = lowered & (decision == policy.ADMIT)
             reasons |= hit.astype(np.int32) << policy.GATE_BIT
@@ -105,7 +114,8 @@ class Admission:
         starts = np.searchsorted(owner, np.arange(len(asks) + 1))
         if project.settings.mode == "shadow":
             parts = [slice(a, b) for a, b in pairwise(starts.tolist())]
-            decision = np.concatenate([_shadow(decision[s], reasons[s], a) for s, a in zip(parts, asks, strict=True)])
+            lifted = np.concatenate([_shadow(decision[s], reasons[s], a) for s, a in zip(parts, asks, strict=True)])
+            decision = np.where(rows.project == project.number, lifted, decision)  # what is lent no mode of ours lifts
         worth = found.fused * (500 + rows.eff) / 1500  # deterministic: fused rank by trust, then age in whole days
         worth = np.where(decision == policy.ADMIT, worth, worth * LOWERED)
         age = (now_ms - c.oldest[seqs]) // DAY_MS
@@ -124,7 +134,7 @@ class Admission:
     def _gate(
         self,
         project: Project,
-        index: ProjectIndex,
+        shelves: Shelves,
         vectors: npt.NDArray[np.float32],
         found: Candidates,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]:
@@ -134,7 +144,7 @@ class Admission:
             return np.zeros(n, np.float32), None
         try:
             features = build_features(GateCandidates(found.owner, found.lexical, found.vector, found.overlap, found.cosine))
-            score = self.gate.score(vectors, found.owner, index.vectors.gather(found.rows), features)
+            score = self.gate.score(vectors, found.owner, shelves.gather(found.rows), features)
         except Exception:  # a failing gate never costs an answer: policy alone
             log.exception("the gate failed; policy alone")
             self.gate = None
@@ -179,7 +189,7 @@ def _asked(
     ]
     clearance, agent, intent, risk, origins, history_off, as_of, past = np.array(sides, np.int64).T[:, owner]
     return rows, policy.Ask(
-        project=np.full(len(seqs), project.number, np.int16),
+        project=_allowed_project(project, asks, rows.project, seqs, owner),
         clearance=clearance,
         readers_ok=readers,
         agent=agent,
@@ -191,6 +201,17 @@ def _asked(
         past=past != 0,
         now=now_ms,
     )
+
+
+def _allowed_project(
+    project: Project, asks: list[Ask], projects: npt.NDArray[np.int16], seqs: npt.NDArray[np.int32], owner: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int16]:
+    """Of each candidate, the project that it must be of: the one that is asked in, or its own if that lends it."""
+    own = np.full(len(seqs), project.number, np.int16)
+    if (projects == own).all():
+        return own
+    lent = np.concatenate([lent_rows(a.principal, seqs[owner == i]) for i, a in enumerate(asks)])
+    return np.where(lent, projects, own)
 
 
 def _authority(t: Tenant) -> npt.NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from bus import frames
 from bus.limits import RECALL_FRAME_BYTES_MAX
 from gate import ids
 from gate.refusals import Refused
+from gate.rights import enter, lent
 from gate.state.tenant import Tenant
 
 from . import policy
@@ -45,13 +46,15 @@ def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     t, p = a.principal.tenant, a.principal
     if a.context.epoch != a.epoch:
         raise Refused("context_changed")
+    enter(p)  # it may have left the project, or the project been deleted
     keep: list[Found] = []
     withdrawn: list[int] = []
     for f in a.found:
         if enabled:
             _alarm(t, a, f)
             at = t.columns.at
-            if at.held[f.seq] or at.erased[f.seq] or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
+            gone = _unlent(t, a, f) or at.held[f.seq] or at.erased[f.seq]
+            if gone or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
                 withdrawn.append(f.seq)
                 continue
         keep.append(f)
@@ -111,13 +114,18 @@ def _within_budget(items: list[frames.Item]) -> list[frames.Item | None]:
 def _alarm(t: Tenant, a: Ask, f: Found) -> None:
     """What can't be explained by a race is a bug: the answer is not sent."""
     at, p = t.columns.at, a.principal
-    project = t.projects[p.project]
-    if at.project[f.seq] != project.number or at.cls[f.seq] > p.rights.clearance:
+    if at.cls[f.seq] > p.rights.clearance or (_unlent(t, a, f) and t.generation <= a.snapshot):
         raise Refused("integrity_alarm")
     if at.held[f.seq] and any(
         k.position and k.position <= a.snapshot and f.seq in k for k in t.cases.values() if k.state == "open"
     ):
         raise Refused("integrity_alarm")
+
+
+def _unlent(t: Tenant, a: Ask, f: Found) -> bool:
+    """It is another project's, which doesn't lend it (any more)."""
+    p = a.principal
+    return t.columns.at.project[f.seq] != t.projects[p.project].number and not lent(p, f.seq)
 
 
 def _why_empty(a: Ask, counts: Counter[str]) -> str:

@@ -105,7 +105,7 @@ class Recalls:
         for (account, name), asks in groups.items():
             t, index = s.tenants[account], s.indexes[account]
             project = t.projects[name]
-            s.admission.answer(t, project, index.projects.get(project.number), index.catalog, asks, now_ms)
+            s.admission.answer(t, project, index.projects, index.catalog, asks, now_ms)
 
     def _register(self, a: Ask) -> None:
         """On the loop: the context learns what it is about to be served, then the record is queued."""

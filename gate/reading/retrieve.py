@@ -7,7 +7,7 @@ superseded) never takes a candidate's place; matches among it are counted as wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,9 +17,11 @@ import numpy.typing as npt
 from bus.frames import CLASSIFICATIONS, KINDS, ORIGINS, SCOPES, TASK_STATES
 from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import DIM, ProjectVectors
+from gate.rights import lenders, lent_by
 from gate.state.columns import NEVER_MS, Columns
+from gate.state.projects import Project
 from gate.state.succession import next_change, superseded
-from gate.state.tenant import Project, Tenant
+from gate.state.tenant import Tenant
 
 from .ask import Ask
 
@@ -32,6 +34,7 @@ USER, TASK, OPERATIONAL = SCOPES.index("user"), SCOPES.index("task"), SCOPES.ind
 Mask = npt.NDArray[np.bool_]
 Seqs = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Lane = Sequence[tuple[Seqs, Floats]]  # per ask: (rows, scores), best first
 
 
 class ProjectIndex:
@@ -48,14 +51,17 @@ class ProjectIndex:
     def seqs(self) -> Seqs:
         return self._seqs[: self.n]
 
-    def add(self, seqs: list[int], terms_of: list[frozenset[str]], vectors: npt.NDArray[np.float32]) -> None:
+    def add(
+        self, seqs: list[int], terms_of: list[frozenset[str]], vectors: npt.NDArray[np.float32], aside: Sequence[int] = ()
+    ) -> None:
+        """The next rows; `aside` as in LexicalIndex.add."""
         need = self.n + len(seqs)
         if need > len(self._seqs):
             larger = np.zeros(max(2 * len(self._seqs), need), np.int32)
             larger[: self.n] = self.seqs
             self._seqs = larger
         self._seqs[self.n : need] = seqs
-        self.lexical.add(terms_of)
+        self.lexical.add(terms_of, aside)
         self.vectors.add(vectors)
         self.n = need
 
@@ -63,6 +69,29 @@ class ProjectIndex:
         """Forget what a row says; it keeps its place. `terms_of`: what it was added with."""
         self.lexical.remove(row, terms_of)
         self.vectors.remove(np.array([row], np.int32))
+
+
+class Shelves:
+    """What questions in a project are asked over: its own memories, and those that other projects lend it. Rows are numbered
+    through, its own first.
+    """
+
+    def __init__(self, project: Project, lending: Sequence[Project], indexes: Mapping[int, ProjectIndex]) -> None:
+        found = [(x, indexes[x.number]) for x in (project, *lending) if x.number in indexes and indexes[x.number].n]
+        self.parts = [(x, index, index.seqs) for x, index in found]
+        self.starts = np.cumsum([0, *(len(seqs) for _, _, seqs in self.parts)], dtype=np.int32)
+        one = len(self.parts) == 1
+        self.seqs = self.parts[0][2] if one else np.concatenate([np.zeros(0, np.int32), *(seqs for _, _, seqs in self.parts)])
+
+    def gather(self, rows: Seqs) -> Floats:
+        """The vectors of rows, in their order."""
+        if len(self.parts) == 1:
+            return self.parts[0][1].vectors.gather(rows)
+        out = np.zeros((len(rows), DIM), np.float32)
+        for (_, index, _), start, end in zip(self.parts, self.starts[:-1], self.starts[1:], strict=True):
+            here = (rows >= start) & (rows < end)
+            out[here] = index.vectors.gather(rows[here] - start)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +120,18 @@ def visible(t: Tenant, project: Project, c: Columns, seqs: Seqs, a: Ask) -> Mask
     mask &= ~c.opt_out[seqs] | (c.actor[seqs] == p.agent.number)
     asked = "operational" in a.filters.get("scope", ())
     mask &= (scope == 0) | ((scope == USER) & users) | ((scope == TASK) & task) | ((scope == OPERATIONAL) & asked)
+    return _filtered(t, seqs, a, mask)
+
+
+def _visible_elsewhere(t: Tenant, lender: Project, seqs: Seqs, a: Ask) -> Mask:
+    """The same of another project's rows: what it lends."""
+    lends = lender in lenders(a.principal)
+    return _filtered(t, seqs, a, lent_by(a.principal, lender, seqs) if lends else np.zeros(len(seqs), np.bool_))
+
+
+def _filtered(t: Tenant, seqs: Seqs, a: Ask, mask: Mask) -> Mask:
     for key, values in a.filters.items():
-        mask &= _filter(t, c, seqs, key, values)
+        mask &= _filter(t, t.columns, seqs, key, values)
     return mask
 
 
@@ -173,16 +212,49 @@ def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
 
 
 def candidates(
-    t: Tenant, project: Project, index: ProjectIndex, asks: list[Ask], vectors: npt.NDArray[np.float32], now_ms: int
+    t: Tenant, project: Project, shelves: Shelves, asks: list[Ask], vectors: npt.NDArray[np.float32], now_ms: int
 ) -> tuple[Candidates, list[list[int]]]:
     """Candidates of all asks of one project, and for each ask the rows that match but that stored facts withhold now."""
-    c, seqs = t.columns, index.seqs
+    limit = [max(CANDIDATES_MIN, CANDIDATES_PER_K * a.k) for a in asks]
+    words = [terms(a.text) for a in asks]
+    found = [_lanes(t, project, part, asks, words, vectors, limit, now_ms) for part in shelves.parts]
+    if len(found) == 1:
+        lexical, near, withheld = found[0]
+    else:
+        lexical, near = (
+            [_merged([lanes[i] for lanes in side], shelves.starts, most) for i, most in enumerate(limit)]
+            for side in ([x[0] for x in found], [x[1] for x in found])
+        )
+        withheld = [[s for part in found for s in part[2][i]] for i in range(len(asks))]
+    return fuse(shelves.seqs, lexical, near, np.array(limit, np.int32)), withheld
+
+
+def _merged(parts: Lane, starts: Seqs, most: int) -> tuple[Seqs, Floats]:
+    """One lane over several shelves, best first: what is more alike comes first, wherever it stands."""
+    rows = np.concatenate([found + start for (found, _), start in zip(parts, starts, strict=False)])
+    scores = np.concatenate([x for _, x in parts])
+    order = np.argsort(-scores, kind="stable")[:most]
+    return rows[order].astype(np.int32), scores[order]
+
+
+def _lanes(
+    t: Tenant,
+    project: Project,
+    part: tuple[Project, ProjectIndex, Seqs],
+    asks: list[Ask],
+    words: list[list[str]],
+    vectors: npt.NDArray[np.float32],
+    limit: list[int],
+    now_ms: int,
+) -> tuple[list[tuple[Seqs, Floats]], list[tuple[Seqs, Floats]], list[list[int]]]:
+    """The lexical and the vector lane of each ask on one shelf, and its matches that stored facts withhold now."""
+    (owner, index, seqs), c = part, t.columns
     facts, all_usable = index.usable.now(t, seqs, now_ms)
     ruled_out = ~facts
     allowed: list[Mask | None] = []
     hidden: list[Mask | None] = []
     for a in asks:
-        seen = visible(t, project, c, seqs, a)
+        seen = visible(t, project, c, seqs, a) if owner is project else _visible_elsewhere(t, owner, seqs, a)
         if a.as_of_ms:  # the past is asked for: policy sorts out what was current then
             rest = (c.held[seqs] != 0) | (c.erased[seqs] != 0)
             present = ~rest
@@ -194,16 +266,11 @@ def candidates(
         else:
             allowed.append(seen)
             hidden.append(None)
-    limit = [max(CANDIDATES_MIN, CANDIDATES_PER_K * a.k) for a in asks]
-    words = [terms(a.text) for a in asks]
     near = index.vectors.search(vectors, max(limit, default=CANDIDATES_MIN), allowed)
     near = [(rows[scores > 0], scores[scores > 0]) for rows, scores in near]
     lexical = [index.lexical.search_beside(*question) for question in zip(words, limit, allowed, hidden, strict=True)]
     withheld = [seqs[rows[:CANDIDATES_MIN]].tolist() for _, rows in lexical]
-    return fuse(seqs, [found for found, _ in lexical], near, np.array(limit, np.int32)), withheld
-
-
-Lane = Sequence[tuple[Seqs, Floats]]
+    return [found for found, _ in lexical], near, withheld
 
 
 def fuse(seqs: Seqs, lexical: Lane, near: Lane, limit: Seqs) -> Candidates:

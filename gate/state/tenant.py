@@ -6,8 +6,6 @@ The loop owns everything here. `apply` is called in ledger order with every even
 from __future__ import annotations
 
 import hashlib
-import hmac
-from base64 import b32encode
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -15,8 +13,10 @@ from typing import Final
 import numpy as np
 
 from bus.frames import ORIGINS, NoticeKind, State
+from bus.identity import user_token
+from bus.subjects import is_user_token
 from gate import ids
-from gate.config import DAY_MS, ProjectSettings, decode_settings
+from gate.config import DAY_MS
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
@@ -24,10 +24,12 @@ from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Bucket
 
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
+from .compartments import MANY
 from .contexts import Context
 from .erasures import Blocks, Erasure, LegalHold
 from .interned import Interned
 from .principals import Agent, Agents
+from .projects import Project
 from .seats import SHARED
 from .succession import successor
 
@@ -38,18 +40,6 @@ CITED_MAX: Final = 1_024  # more than the sequencer can be ahead of the catalog:
 
 class UnknownEvent(Exception):
     """The ledger holds an event that this version does not know: replay stops rather than guess."""
-
-
-class Project:
-    __slots__ = ("name", "number", "rows", "settings", "special", "state")
-
-    def __init__(self, name: str, number: int, settings: ProjectSettings, state: str) -> None:
-        self.name = name
-        self.number = number
-        self.settings = settings
-        self.state = state
-        self.rows = 0  # memories so far: the next row in the project's index
-        self.special = False  # whether any memory is not simply visible to the whole project
 
 
 class Tenant:
@@ -86,6 +76,7 @@ class Tenant:
         self.policy = 0
         self.suspended = False
         self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
+        self.deleted = False  # nothing of it is kept but its name and position
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
@@ -95,11 +86,21 @@ class Tenant:
         self.in_flight = 0
         self.writes, self.reads = Bucket(TENANT_WRITES), Bucket(TENANT_READS)
 
+    def remains(self) -> Tenant:
+        """What is left of a deleted tenant."""
+        left = Tenant(self.account, self.name)
+        left.deleted, left.position = True, self.position
+        self.deleted = True  # for whatever of it is still under way
+        return left
+
     # --- names and hashes -------------------------------------------------------------------------
     def user_hash(self, user: str) -> str:
         """The token that stands for an end user outside of bodies."""
-        mac = hmac.new(self.user_key, user.encode(), hashlib.sha256).digest()
-        return "usr_" + b32encode(mac)[:16].decode().lower()
+        return user_token(self.user_key, user)
+
+    def user_of(self, tag: str) -> str:
+        """The token of the user that a credential's tag names: made when it was signed, or to be made of what a gateway said."""
+        return tag if not tag or is_user_token(tag) else self.user_hash(tag)
 
     def label_hash(self, label: str, size: int = 8) -> bytes:
         """Keyed hash of a label (run, task, session, key, content); empty stays empty."""
@@ -135,8 +136,12 @@ class Tenant:
         return ctx
 
     def context_idle_ms(self, agent: Agent) -> int:
-        """Idle time that ends the context: the longest over the projects of its root, which has all of them; 0 = never."""
-        names = self.agents.all[agent.root].projects
+        """Idle time that ends the context: the longest over the projects of its root, which has all of them, and those that it
+        was served memories of (it may have left them since, or have read what they share); 0 = never.
+        """
+        comp = self.context_of(agent).labels.comp
+        heard = self.projects if MANY in comp else (c.removeprefix("project:") for c in comp if c.startswith("project:"))
+        names = {*self.agents.all[agent.root].projects, *heard}
         hours = [p.settings.context_idle_hours for n in names if (p := self.projects.get(n))] or [24]
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
 
@@ -163,6 +168,9 @@ class Tenant:
         """Apply the event with this tenant_seq. `note`: the text of its body, for events that carry one. `weight`: the bytes that
         it takes in the ledger, `body`: how many of them are its body's.
         """
+        if self.deleted:
+            self.position = seq
+            return
         self._extend(seq)
         self.bytes += weight
         match event:
@@ -192,7 +200,7 @@ class Tenant:
             case E.TenantAdded():
                 self.name = event.name
             case E.ProjectChanged():
-                self._project(event)
+                self._project(event, note)
             case E.AgentIssued():
                 self.agents.issue(event)
             case E.AgentDelegated():
@@ -200,7 +208,7 @@ class Tenant:
             case E.AgentRevoked():
                 self.agents.revoke(event)
             case E.TenantChanged():
-                self.suspended = event.state == "suspended"
+                self.suspended, self.deleted = event.state == "suspended", event.state == "deleted"
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
@@ -230,13 +238,16 @@ class Tenant:
         self.ids.append(b"")
         self.served_to.append(0)
 
-    def _project(self, e: E.ProjectChanged) -> None:
-        settings = decode_settings(e.settings)
+    def _project(self, e: E.ProjectChanged, why: str) -> None:
         project = self.projects.get(e.name)
         if project is None:
-            self.projects[e.name] = Project(e.name, self.project_names.number(e.name), settings, e.state)
-        else:
-            project.settings, project.state = settings, e.state
+            project = self.projects[e.name] = Project(e.name, self.project_names.number(e.name))
+        joined, left = ([self.agents.by_id[raw] for raw in raws] for raws in (e.joined, e.left))
+        for agent in joined:
+            agent.projects = tuple(dict.fromkeys((*agent.projects, e.name)))
+        for agent in left:
+            agent.projects = tuple(name for name in agent.projects if name != e.name)
+        project.apply(e, [a.name for a in joined], [a.name for a in left], why)
 
     def _memory(self, s: int, e: E.MemoryWritten) -> None:
         c, project, agent = self.columns.at, self.projects[e.project], self.agents.by_id[e.agent]
@@ -258,8 +269,7 @@ class Tenant:
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
         c.valid_from[s], c.valid_until[s], c.expires[s] = e.from_, e.until or NEVER_MS, e.expires or NEVER_MS
         c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
-        if e.class_ == 2 or e.scope or e.readers or e.opt_out:
-            project.special = True
+        project.special = project.special or not E.is_plain(e)
         self.ids[s] = e.id
         c.tail[s] = _tail(e.id)
         self.by_id[e.id] = s

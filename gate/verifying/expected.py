@@ -52,6 +52,8 @@ class Expected:
             if events:
                 sections.append((account, section.seq, events))
         self.store.add(self.rows.ledger(self.tenants, sections, block.header.no))
+        for account, t in [(a, self.tenants[a]) for a, _, _ in sections if self.tenants[a].deleted]:
+            self.tenants[account], self.vectors[account] = t.remains(), VectorDigests()
         return applied
 
     def _apply(self, account: str, seq: int, meta: bytes, body: bytes | None) -> E.AnyEvent | None:

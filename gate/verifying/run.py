@@ -122,10 +122,11 @@ class Verification:
         identities = {self.names[0]: ledger.identity, self.names[1]: reads.identity}
         at = {account: t.position for account, t in self.expected.tenants.items()}
         for account, seq in self.bare if self.asked.whole else ():
-            if account in self.expected.tenants and not self.expected.tenants[account].columns.erased[seq]:
+            t = self.expected.tenants.get(account)
+            if t is not None and not t.deleted and not t.columns.erased[seq]:
                 self.found(f"tenant {account}: event {seq} has lost its body, and no erasure names it")
         self.catalogs.erased(self.expected.tenants if self.asked.whole else None)
-        self.catalogs.finish(at, counted=self.asked.whole and not self.expected.torn)
+        self.catalogs.finish(at, self._deleted(), counted=self.asked.whole and not self.expected.torn)
         if self.asked.whole:
             await self._stores(there, identities, upto, reads_upto)
         elif self.ask is None and (file := self._file(identities, upto, reads_upto)):
@@ -143,6 +144,12 @@ class Verification:
             "seconds": round(time.perf_counter() - started, 3),
             "cpu_seconds": round(time.process_time() - cpu, 3),
         }
+
+    def _deleted(self) -> set[str]:
+        """Accounts of tenants that were deleted: the ledger says so, or, of a part of it, the home."""
+        if self.asked.whole:
+            return {account for account, t in self.expected.tenants.items() if t.deleted}
+        return self.paths.deleted_accounts()
 
     # --- the walk -----------------------------------------------------------------------------------
     async def to(self, ledger_seq: int, reads_seq: int) -> None:
@@ -204,7 +211,7 @@ class Verification:
             return
         self.catalogs.memory(account, seq, meta, content)
         t = self.expected.tenants.get(account)
-        if t is not None and self.ask is not None:
+        if t is not None and not t.deleted and self.ask is not None:
             mine = content is not None and event.enc == self.encoder
             vector = content.vector if content is not None and mine else None if content is not None else bytes(512)
             self.expected.vectors[account].add(t.projects[event.project].number, vector)

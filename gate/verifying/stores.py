@@ -5,7 +5,7 @@ Catalogs are read as files beside it; DuckDB lets one process in, so a gatekeepe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -46,13 +46,14 @@ class Catalogs:
         self._waiting: dict[str, list[tuple[int, bytes, E.MemoryBody | None]]] = {}
         self._count = 0
         self._blank: list[tuple[str, int]] = []
+        self._missing: list[str] = []
 
     def erased(self, tenants: Mapping[str, Tenant] | None) -> None:
         """Memories without a text must be erased ones. None: a part of the ledger can't tell."""
         self.compare()
         for account, seq in self._blank if tenants is not None else ():
             t = tenants.get(account) if tenants else None
-            if t is None or not t.columns.erased[seq]:
+            if t is None or not (t.deleted or t.columns.erased[seq]):
                 self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger (content)")
 
     def _of(self, account: str) -> _Catalog | None:
@@ -61,7 +62,7 @@ class Catalogs:
             try:
                 self._open[account] = _Catalog(CatalogFile(self._paths.catalog(account), self._identity))
             except FileNotFoundError:
-                self._found(f"catalog of tenant {account}: it is missing; the next start makes it anew")
+                self._missing.append(account)
             except ProjectionUnusable as e:
                 self._found(f"catalog of tenant {account}: {e.message}")
         return self._open[account]
@@ -115,9 +116,17 @@ class Catalogs:
             fields = [name for name, a, b in zip(COLUMNS, row, right, strict=True) if a != b]
             self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger ({', '.join(fields)})")
 
-    def finish(self, positions: Mapping[str, int], *, counted: bool) -> None:
-        """At the ledger's end. `positions`: where the ledger of each tenant ends. `counted`: every block was seen."""
+    def finish(self, positions: Mapping[str, int], deleted: Collection[str], *, counted: bool) -> None:
+        """At the ledger's end. `positions`: where the ledger of each tenant ends. `deleted`: accounts that may have no catalog.
+        `counted`: every block was seen.
+        """
         self.compare()
+        for account in self._missing:
+            if account not in deleted:
+                self._found(f"catalog of tenant {account}: it is missing; the next start makes it anew")
+        for account in deleted:
+            if self._open.get(account) is not None:
+                self._found(f"catalog of tenant {account}: it is there, though the tenant was deleted; the next start removes it")
         for account, catalog in self._open.items():
             if catalog is None:
                 continue

@@ -16,6 +16,7 @@ from gate import ids
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.quotas import full
+from gate.rights import enter
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED, Columns
 from gate.state.compartments import bounded
 from gate.state.contexts import Context
@@ -93,6 +94,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     """The event of this write, with the decision taken. Refuses only what can't be stored at all (quota, supersede conflict)."""
     p, d, t, ctx = w.principal, w.checked, w.principal.tenant, w.context
     c = t.columns
+    enter(p)  # it may have left the project since, or the project been archived
     assert w.redacted is not None
     assert w.screening is not None
     claimed = d.origin
@@ -245,7 +247,7 @@ def _flow(t: Tenant, project: str, mine: set[str], comp: set[str], cls: int) -> 
     for label in sorted(comp - mine):
         source = label.removeprefix("project:")
         other = t.projects.get(source) if label.startswith("project:") else None
-        if other is None or source not in settings.flow_from or project not in other.settings.flow_to:
+        if other is None or other.state == "deleted" or source not in settings.flow_from or project not in other.settings.flow_to:
             holds.append(f"flow_down:{label}")
     if cls > CLASSIFICATIONS.index(settings.classification_max):
         holds.append(f"flow_down:{CLASSIFICATIONS[cls]}")

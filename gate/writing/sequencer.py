@@ -351,7 +351,8 @@ def _new_memory(t: Tenant, w: Write) -> NewMemory:
     assert w.text is not None
     run, task, session, trace_id, scope_id = w.labels
     row = MemoryRow(w.seq, w.stored.meta, w.redacted.text, w.evidence, run, task, session, trace_id, scope_id)
-    return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector)
+    assert w.event is not None
+    return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector, not E.is_plain(w.event))
 
 
 def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str, request_id: str = "") -> Receipt:

@@ -15,7 +15,7 @@ from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.reading.admit import Admission
 from gate.reading.ask import Ask
-from gate.reading.retrieve import Candidates, candidates
+from gate.reading.retrieve import Candidates, Shelves, candidates
 from gate.writing.redact import redact
 from gate.writing.screen import screen
 
@@ -48,14 +48,15 @@ async def decide(big: bool) -> AsyncIterator[Row]:
     state, texts = InMemory(embedder), Texts(1)
     project, index = state.add("p1", [texts.memory() for _ in range(MEMORIES)])
     admission = Admission(embedder, Gate.load(embedder_id=embedder.id))
+    shelves = Shelves(project, (), {project.number: index})
     for batch in (1, BATCH):
         asks = [state.ask("p1", texts.question()) for _ in range(batch)]
         vectors = embedder.encode([a.text for a in asks])
-        found, _ = candidates(state.tenant, project, index, asks, vectors, state.now_ms)
+        found, _ = candidates(state.tenant, project, shelves, asks, vectors, state.now_ms)
 
         def once(asks: list[Ask] = asks, vectors: npt.NDArray[np.float32] = vectors, found: Candidates = found) -> None:
             fresh = [state.ask("p1", a.text) for a in asks]
-            admission.decide(state.tenant, project, index, fresh, vectors, found, state.now_ms)
+            admission.decide(state.tenant, project, shelves, fresh, vectors, found, state.now_ms)
 
         p50, p99 = timed(once, 300)
         each = len(found.seqs) / batch

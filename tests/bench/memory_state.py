@@ -16,7 +16,8 @@ from gate.projections.lexical import terms
 from gate.reading.ask import Ask
 from gate.reading.retrieve import ProjectIndex
 from gate.rights import TABLE
-from gate.state.tenant import Project, Tenant
+from gate.state.projects import Project
+from gate.state.tenant import Tenant
 
 AGENT_ID: Final = bytes(15) + b"\1"
 

@@ -15,7 +15,7 @@ from gate.model.network import Gate
 from gate.projections.lexical import terms
 from gate.projections.vectors import ExactVectors, HnswVectors
 from gate.reading.admit import Admission
-from gate.reading.retrieve import candidates
+from gate.reading.retrieve import Shelves, candidates
 
 from .compute import timed
 from .locomo import talks
@@ -62,8 +62,9 @@ async def recall(big: bool) -> AsyncIterator[Row]:
         for text, evidence in questions:
             ask = state.ask(project.name, text, k=64)
             vectors = embedder.encode([text])
-            found, _ = candidates(state.tenant, project, index, [ask], vectors, state.now_ms)
-            admission.decide(state.tenant, project, index, [ask], vectors, found, state.now_ms)
+            shelves = Shelves(project, (), {project.number: index})
+            found, _ = candidates(state.tenant, project, shelves, [ask], vectors, state.now_ms)
+            admission.decide(state.tenant, project, shelves, [ask], vectors, found, state.now_ms)
             first = int(index.seqs[0])
             lanes = {
                 "lexical": index.lexical.search(terms(text), 64)[0].tolist(),

@@ -56,14 +56,14 @@ class Story:
     def agent(
         self, name: str, role: str = "agent", *, tags: Sequence[str] = (), project: str = "p1", projects: Sequence[str] = ()
     ) -> Principal:
-        """A new agent of all projects so far unless some are named, as it asks in `project`."""
+        """A new agent of all projects so far unless some are named, as it asks in `project`. A `user:` tag takes an id."""
+        tags = [f"user:{self.t.user_hash(tag[5:])}" if tag.startswith("user:") else tag for tag in tags]
         t, projects = self.t, list(projects or self.t.projects)
         self.apply(E.AgentIssued(ms=self.ms, agent=_id(name), name=name, key=f"U{name}", role=role, projects=projects))
         verbs = [*MEMORY_VERBS, *OPS_VERBS]
         entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST.get(role, ""), classification="restricted", verbs=verbs)
         rights = rights_of(entry, [*(f"project:{p}" for p in projects), "see:internal", *tags])
-        user = t.user_hash(rights.user) if rights.user else ""
-        return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, user, TABLE["mem"]["write"])
+        return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, rights.user, TABLE["mem"]["write"])
 
     def memory(self, by: Principal, **facts: Any) -> int:
         """A memory as the ledger might hold it, whatever would have been decided."""

@@ -33,6 +33,8 @@ ALL = dict(commands(typer.main.get_command(app)))
 def test_the_commands_are_these() -> None:
     assert {" ".join(path) for path in ALL} == {
         "up", "down", "status", "quickstart", "use", "tenant add", "tenant list", "project add", "project list", "agent add",
+        "project show", "project set", "project share", "project unshare", "project archive", "project restore", "project delete",
+        "project member add", "project member remove", "tenant export", "tenant delete", "tenant move",
         "agent list", "agent show", "agent delegate", "issuer",
         "agent rotate", "agent revoke", "tenant suspend", "tenant resume", "write", "query", "get", "watch",
         "why", "trace up", "trace down", "hold", "release", "review", "case list", "erase", "erasure list", "erasure show",

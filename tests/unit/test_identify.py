@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bus.frames import CLASSIFICATIONS, ORIGINS
-from bus.identity import RegistryEntry
+from bus.identity import RegistryEntry, user_token
 from bus.subjects import MEMORY_VERBS, OPS_VERBS, Inbound
 from gate.config import ProjectSettings, encode_settings
 from gate.identify import HEADER, Identifier, rights_of
@@ -19,6 +19,7 @@ from gate.state.tenant import Tenant
 ACME, GLOBEX, CORE = "A" * 56, "B" * 56, "C" * 56
 ANN, BOB, STRANGER = "U" + "A" * 55, "U" + "B" * 55, "U" + "C" * 55
 NOW_MS = 1_000
+USER = user_token(b"k" * 32, "ann")
 AGENT_KEY, OPS_KEY, FOREIGN_KEY, CHILD_KEY = "AAGENT", "AOPS", "AFOREIGN", "ACHILD"
 
 
@@ -32,7 +33,7 @@ def tenant(account: str) -> Tenant:
     events: list[E.AnyEvent] = [
         E.TenantAdded(ms=1, name="acme", by="admin"),
         *(E.ProjectChanged(ms=1, name=p, settings=encode_settings(ProjectSettings()), by="admin") for p in ("p1", "p2")),
-        E.AgentIssued(ms=1, agent=b"a" * 16, name="ann", key=ANN, role="agent", projects=["p1"], by="admin"),
+        E.AgentIssued(ms=1, agent=b"a" * 16, name="ann", key=ANN, role="agent", projects=["p1", "p2"], by="admin"),
         E.AgentIssued(ms=1, agent=b"b" * 16, name="bob", key=BOB, role="operator", projects=["p1"], by="admin"),
     ]
     for seq, event in enumerate(events, 1):
@@ -187,6 +188,9 @@ def test_a_project_needs_its_tag_and_must_be_there_and_the_nearest_is_named(iden
         identifier.identify(at(project="p2"), info(tags=["project:p9"]))
     assert e.value.detail == {}
     assert identifier.identify(at(project="p2"), info(tags=["project:p2"])).project == "p2"
+    bob = info(user=BOB, issuer_key=OPS_KEY, tags=["project:p1", "project:p2"])  # the ledger has him in p1 alone
+    assert refusal(identifier, at(key=BOB, verb="get", project="p2"), bob) == "project_unknown"
+    assert identifier.identify(at(key=BOB, verb="get"), bob).project == "p1"
 
 
 # --- tags -------------------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ def test_a_project_needs_its_tag_and_must_be_there_and_the_nearest_is_named(iden
         ["ceiling:user_stated"],
         ["ceiling:nonsense"],
         ["ceiling:external", "ceiling:external"],
-        ["user:ann", "user:bob"],
+        [f"user:{USER}", f"user:{USER}"],
         ["person:a", "person:b"],
         ["project:p1", "project:p1"],
         ["project:*"],
@@ -231,9 +235,9 @@ def test_tags_narrow_and_grant_only_inside_the_keys_maximum() -> None:
     plain = rights_of(entry(), [])
     assert (plain.clearance, plain.projects) == (CLASSIFICATIONS.index("public"), frozenset())
     assert plain.ceiling == ORIGINS.index("agent_inferred")
-    narrow = rights_of(entry(), ["ceiling:external", "see:internal", "project:p1", "project:p2", "verb:query", "user:ann"])
+    narrow = rights_of(entry(), ["ceiling:external", "see:internal", "project:p1", "project:p2", "verb:query", f"user:{USER}"])
     assert (narrow.ceiling, narrow.clearance) == (ORIGINS.index("external"), CLASSIFICATIONS.index("internal"))
-    assert (narrow.projects, narrow.verbs, narrow.user) == (frozenset({"p1", "p2"}), frozenset({"query"}), "ann")
+    assert (narrow.projects, narrow.verbs, narrow.user) == (frozenset({"p1", "p2"}), frozenset({"query"}), USER)
     with pytest.raises(Refused):
         rights_of(entry(classification="internal"), ["see:restricted"])
     assert rights_of(entry(), ["see:restricted"]).clearance == CLASSIFICATIONS.index("restricted")
@@ -244,7 +248,7 @@ def test_a_users_session_says_whose_it_is() -> None:
     with pytest.raises(Refused) as e:
         rights_of(session, ["project:p1"])
     assert e.value.code == "tag_invalid"
-    assert rights_of(session, ["project:p1", "user:ann"]).user == "ann"
+    assert rights_of(session, ["project:p1", f"user:{USER}"]).user == USER
 
 
 def test_a_role_without_an_origin_has_no_ceiling() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,8 +16,10 @@ from broker_config.trust import CORE_USERS
 from bus import frames
 from bus.subjects import ADMIN_VERBS, MEMORY_VERBS, OPS_VERBS
 from gate import rights
+from gate.config import ProjectSettings
+from gate.ledger import events as E
 from gate.refusals import Refused
-from gate.rights import TABLE, Tree, allow, decide, decide_all, served, visible_rows
+from gate.rights import TABLE, Tree, allow, decide, decide_all, enter, has_project, lent, lent_rows, served, visible_rows
 
 from .story import Story
 
@@ -102,6 +105,63 @@ def test_many_rows_are_decided_as_one_by_one() -> None:
     assert not decide_all(operator, seqs.tolist())
 
 
+def test_a_tag_grants_inside_membership_alone_and_so_do_those_above_in_the_chain() -> None:
+    story = Story("p1", "p2")
+    boss, child = story.agent("boss"), story.agent("child")
+    assert has_project(boss, "p2")
+    assert not has_project(story.agent("other", projects=["p1"]), "p2")
+    child.agent.chain = (boss.agent.id,)
+    assert has_project(child, "p2")
+    story.apply(E.ProjectChanged(ms=story.ms, name="p2", left=[boss.agent.id]))
+    assert not has_project(boss, "p2")
+    assert not has_project(child, "p2"), "whoever it acts for has left"
+    assert has_project(child, "p1")
+    story.apply(E.ProjectChanged(ms=story.ms, name="p2", joined=[boss.agent.id]))
+    assert has_project(child, "p2")
+
+
+@pytest.mark.parametrize(
+    ("state", "closed"), [("active", set()), ("archived", {"write"}), ("deleted", {"write", "query", "get", "sync"})]
+)
+def test_a_project_s_state_closes_it_for_some_verbs(state: str, closed: set[str]) -> None:
+    story = Story()
+    writer = story.agent("writer")
+    story.apply(E.ProjectChanged(ms=story.ms, name="p1", state=state))
+    for verb in ("write", "query", "get", "sync"):
+        p = dataclasses.replace(writer, row=TABLE["mem"][verb])
+        if verb in closed:
+            with pytest.raises(Refused) as refused:
+                enter(p)
+            assert refused.value.code == f"project_{state}"
+        else:
+            assert enter(p).name == "p1"
+
+
+def test_the_roles_of_an_audience_are_those_that_read() -> None:
+    reading = {role for row in TABLE["mem"].values() if row.recalls for role in row.roles}
+    for role in rights.ROLES:
+        if role in reading:
+            assert msgspec.convert({"audience": [role]}, ProjectSettings).audience == [role]
+        else:
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.convert({"audience": [role]}, ProjectSettings)
+
+
+def test_one_memory_is_lent_as_many_are() -> None:
+    story = Story("p1", "p2")
+    writer, reader = story.agent("writer"), story.agent("reader", project="p2")
+    for class_, scope, comp in product(range(3), range(4), (["project:p1"], ["project:p1", "project:p2"])):
+        story.memory(writer, class_=class_, scope=scope, comp=comp)
+    plain = story.memory(writer)
+    story.apply(E.ProjectChanged(ms=story.ms, name="p1", shared_with=["p2"]))
+    seqs = np.flatnonzero(story.t.columns.kind[: story.t.columns.n] >= 0).astype(np.int32)
+    assert [s for s in seqs.tolist() if lent(reader, s)] == seqs[lent_rows(reader, seqs)].tolist()
+    assert lent(reader, plain)
+    classes = set(story.t.columns.cls[seqs[lent_rows(reader, seqs)]].tolist())
+    assert classes == {0, 1}, "a public and an internal one of project scope"
+    assert not lent_rows(writer, seqs).any(), "it is asked in the lender"
+
+
 def test_nothing_else_in_the_gate_asks_for_a_role_or_compares_a_clearance() -> None:
     """Where rights are looked at outside of the table, and why."""
     allowed = {
@@ -116,6 +176,7 @@ def test_nothing_else_in_the_gate_asks_for_a_role_or_compares_a_clearance() -> N
         "prepare.py": "the same, when it is written",
         "principals.py": "the ledger's record of an agent",
         "admin.py": "which roles there are",
+        "admin_tenants.py": "exports a writer's role",
         "operators.py": "shows a writer's role",
         "delegation.py": "what a child may be: no wider than the credential that asks",
         "supersede.py": "whose memory may be replaced at once: an operator's word, and who may set rules",

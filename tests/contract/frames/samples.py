@@ -210,6 +210,14 @@ SAMPLES: Final[dict[str, Frame]] = {
     "adm_erased": AdmErased(request_id=R, done=[7, 9], trouble="block 8: no copy"),
     "adm_tenant": AdmTenant(request_id=R, action="add", account=ACCOUNT, name="acme", user_key="00ff"),
     "adm_project": AdmProject(request_id=R, action="add", account=ACCOUNT, name="p1", settings={"context_idle_s": 3600}),
+    "adm_project.share": AdmProject(
+        request_id=R, action="share", account=ACCOUNT, name="p1", display="Prag", others=["p2"], agent="a", by="ann",
+        message="one product",
+    ),
+    "adm_tenant.delete": AdmTenant(
+        request_id=R, action="delete", account=ACCOUNT, what="lineage", cursor=7, position=9, exported=True, by="ann",
+        message="over",
+    ),
     "adm_agent": AdmAgent(request_id=R, action="add", account=ACCOUNT, name="writer", key=KEY, projects=["p1"], person="kim"),
     "adm_registry": AdmRegistry(request_id=R, jwt="e30.e30.c2ln"),
     "adm_status": AdmStatus(request_id=R),

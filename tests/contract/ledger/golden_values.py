@@ -82,6 +82,10 @@ EVENTS: dict[str, E.AnyEvent] = {
     "context_closed": E.ContextClosed(ms=MS, ctx=raw(7), epoch=3, agent=raw(2), person="p-1", body=NOTE_HASH),
     "tenant_added": E.TenantAdded(ms=MS, name="acme", by="U1"),
     "project_changed": E.ProjectChanged(ms=MS, name="billing", state="archived", settings=b'{"mode":"shadow"}', by="U1"),
+    "project_changed.full": E.ProjectChanged(
+        ms=MS, name="billing", state="active", settings=b"{}", by="ann", display="Prag, März", shared_with=["support"],
+        joined=[raw(2)], left=[raw(3)], body=NOTE_HASH,
+    ),
     "agent_issued": E.AgentIssued(
         ms=MS, agent=raw(2), name="planner", key="U2", role="agent", projects=["billing", "ops"], person="p-1", parent=raw(3),
         by="U1",
@@ -93,6 +97,7 @@ EVENTS: dict[str, E.AnyEvent] = {
     ),
     "agent_revoked": E.AgentRevoked(ms=MS, agent=raw(2), keys=["U2", "U3"], whole=True, by="U1"),
     "tenant_changed": E.TenantChanged(ms=MS, state="suspended", by="U1"),
+    "tenant_changed.deleted": E.TenantChanged(ms=MS, state="deleted", by="ann", exported=True, body=NOTE_HASH),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
     "memory_erased": E.MemoryErased(

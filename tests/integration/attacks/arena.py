@@ -22,7 +22,7 @@ from nats.errors import NoRespondersError
 from broker_config.control import Control
 from bus import subjects
 from bus.frames import AdmAgent, encode
-from bus.identity import Credential, Keypair, creds_text, encode_jwt, keypair, parse_creds
+from bus.identity import Credential, Keypair, creds_text, encode_jwt, keypair, parse_creds, user_token
 
 from ..rooms import ALL
 from ..scenes import add_project
@@ -248,11 +248,12 @@ class Arena:
         expires_in_s: float | None = None,
         claims: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Peer]:
-        """A connection with any tags, signed by any key: the tenant's real key of `role` by default.
+        """A connection with any tags, signed by any key: the tenant's real key of `role` by default. A `user:` tag takes an id.
 
         `lists`: the role under which its key stands in the ledger; empty = `role`, None = not at all. `claims`: more of them.
         """
-        user = keypair("user")
+        user, key = keypair("user"), bytes.fromhex((self.world.home.tenant_trust(tenant) / "user-ids.key").read_text())
+        tags = tuple(f"user:{user_token(key, tag[5:])}" if tag.startswith("user:") else tag for tag in tags)
         if lists is not None:
             await self.register(user.public, lists or role, tenant)
         body = {"type": "user", "version": 2, "issuer_account": issuer_account or self.account[tenant], "tags": list(tags)}
