@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -29,6 +29,14 @@ What = Literal["memories", "lineage", "cases", "members", "projects", "agents"]
 KINDS: Final[tuple[What, ...]] = get_args(What)
 MANIFEST: Final = "manifest.json"
 _READ_BYTES: Final = 1 << 20
+
+
+class Head(NamedTuple):
+    """Where a tenant's ledger stands. `chain`: hex of its last hash; `legal_holds`: how many are in force."""
+
+    position: int
+    chain: str
+    legal_holds: int
 
 
 class File(msgspec.Struct, frozen=True):
@@ -72,7 +80,7 @@ class Tenants:
         write_private(part / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode() + "\n")
         part.rename(target)
         write_private(control.home.latest_export(name), str(target))
-        now, _ = await self._head(tenant)
+        now = (await self._head(tenant)).position
         counts = {file: about.lines for file, about in files.items()}
         return {"tenant": name, "folder": str(target), "position": position, "moved": now != position, "files": counts}
 
@@ -92,10 +100,16 @@ class Tenants:
             if not ended:
                 if not message.strip():
                     raise Rejected("A reason is required.", reason="message_missing", field="message", advice="Say why with -m.")
-                position, chain = await self._head(tenant)
+                head = await self._head(tenant)
+                if head.legal_holds:
+                    raise Conflict(
+                        f"Tenant {name} is not deleted: a legal hold has memories of it.",
+                        reason="tenant_legally_held",
+                        advice="Who placed it lifts it first: `cordon legal-hold list` says who.",
+                    )
                 if not without_export:
-                    self._check_export(tenant, position, chain)
-                await self._end(tenant, position, not without_export, message, by)
+                    self._check_export(tenant, head)
+                await self._end(tenant, head.position, not without_export, message, by)
             return await self._buried(name, tenant.account)
 
     async def _buried(self, name: str, account: str) -> dict[str, Any]:
@@ -123,9 +137,9 @@ class Tenants:
             raise
 
     # --- export -----------------------------------------------------------------------------------
-    async def _head(self, tenant: Tenant) -> tuple[int, str]:
+    async def _head(self, tenant: Tenant) -> Head:
         page = await self.control._ask(AdmTenant(action="export", account=tenant.account, what="projects"))
-        return int(page["position"]), str(page["chain"])
+        return Head(int(page["position"]), str(page["chain"]), int(page["legal_holds"]))
 
     async def _pages(self, tenant: Tenant, what: What) -> AsyncIterator[list[dict[str, Any]]]:
         cursor: int | None = 0
@@ -146,7 +160,7 @@ class Tenants:
             os.fsync(file.fileno())
         return File(lines, digest.hexdigest())
 
-    def _check_export(self, tenant: Tenant, position: int, chain: str) -> None:
+    def _check_export(self, tenant: Tenant, head: Head) -> None:
         """`Conflict` unless the latest export is whole and of this very position."""
         try:
             folder = Path(self.control.home.latest_export(tenant.name).read_text())
@@ -156,8 +170,8 @@ class Tenants:
             raise _no_export(tenant, "There is no export of it.", "export_missing") from None
         if damaged:
             raise _no_export(tenant, f"Its export in {folder} is damaged ({damaged[0]}).", "export_damaged")
-        if (manifest.account, manifest.position, manifest.chain) != (tenant.account, position, chain):
-            said = f"Its export is of position {manifest.position}, and it is at {position}."
+        if (manifest.account, manifest.position, manifest.chain) != (tenant.account, head.position, head.chain):
+            said = f"Its export is of position {manifest.position}, and it is at {head.position}."
             raise _no_export(tenant, said, "export_stale")
 
 

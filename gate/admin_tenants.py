@@ -22,6 +22,7 @@ from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.state.cases import CaseState
 from gate.state.columns import REVIEWS
+from gate.state.erasures import LegalHold
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import noted
 
@@ -40,7 +41,7 @@ class Tenants:
 
     # --- export -----------------------------------------------------------------------------------
     async def export(self, t: Tenant, req: AdmTenant) -> Done:
-        """A page of `req.what` from `req.cursor` on: {lines, next (None = the last), position, chain}."""
+        """A page of `req.what` from `req.cursor` on: {lines, next (None = the last), position, chain, legal_holds (in force)}."""
         lines = await self._memories(t, req.cursor) if req.what == "memories" else _lines(t, req.what, req.cursor)
         page: list[Line] = []
         size, last, following = 0, -1, None
@@ -52,7 +53,8 @@ class Tenants:
             page.append(line)
             last = at
         head = self.shard.heads.head(t.account)
-        result = {"lines": page, "next": following, "position": t.position, "chain": head.hash.hex()}
+        held = len(_legal_holds(t))
+        result = {"lines": page, "next": following, "position": t.position, "chain": head.hash.hex(), "legal_holds": held}
         return Done(request_id=req.request_id, result=result, position=t.position)
 
     async def _memories(self, t: Tenant, cursor: int) -> Iterator[tuple[int, Line]]:
@@ -68,7 +70,7 @@ class Tenants:
         if not t.deleted:
 
             async def run() -> None:
-                if any(not hold.lifted_ms for hold in t.legal_holds.values()):
+                if _legal_holds(t):
                     raise Refused("tenant_legally_held")
                 if t.position != req.position:
                     raise Refused("tenant_moved", field="position")
@@ -86,6 +88,11 @@ class Tenants:
             await self.shard.operators.barrier(t, run)
         gone = self.shard.tenants[t.account]
         return Done(request_id=req.request_id, result={"name": gone.name, "state": "deleted"}, position=gone.position)
+
+
+def _legal_holds(t: Tenant) -> list[LegalHold]:
+    """Those in force."""
+    return [hold for hold in t.legal_holds.values() if not hold.lifted_ms]
 
 
 def _lines(t: Tenant, what: str, cursor: int) -> Iterator[tuple[int, Line]]:
