@@ -67,7 +67,7 @@ class Tenants:
         {tenant, folder, position, files}. `Conflict` if the folder is there.
         """
         control, tenant = self.control, self.control.trust.tenant(name)
-        position, chain = await self._head(tenant)
+        position, chain, _ = await self._head(tenant)
         target = (folder or control.home.exports / f"{name}-{position}").expanduser().absolute()
         if target.exists():
             raise Conflict(f"{target} is there already.", reason="export_exists", advice="Name another folder with --to.")

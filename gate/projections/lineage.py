@@ -1,9 +1,9 @@
 """The lineage store: graph, reads, decisions, cases, notices and audit of a shard, in DuckDB. The only user of duckdb.
 
 A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and leave only
-with their whole tenant; in the same transaction comes how far each stream is applied, so a block that comes again is skipped; after
-an error nothing more goes in (the file stays right up to its positions, and the next start replays the rest). The queue is bounded
-by rows.
+with their whole tenant; in the same transaction comes how far each stream is applied, so a block that comes again is skipped;
+after an error nothing more goes in (the file stays right up to its positions, and the next start replays the rest). The queue
+is bounded by rows.
 """
 
 from __future__ import annotations

@@ -111,6 +111,24 @@ def test_a_block_that_comes_again_is_skipped_also_after_a_restart(path: Path) ->
     again.close()
 
 
+def test_a_tenant_that_is_gone_leaves_its_number_alone_and_the_others_stay(path: Path) -> None:
+    def lines(tenant: int) -> Rows:
+        return Rows(tenant=[TenantLine(tenant, f"A{tenant}")], memory=[memory(1, tenant)], edge=[EdgeLine(tenant, 1, 2, 0, 9)])
+
+    store = LineageStore(path, STREAMS)
+    for seq, rows in enumerate((lines(0), lines(1), Rows(recall=[recall(1, tenant=1)]), Rows(gone={1})), 1):
+        store.put("LEDGER", seq, rows)
+    store.close()
+    store = LineageStore(path, STREAMS)
+    try:
+        assert (counts(store, 0), counts(store, 1)) == ({"memory": 1, "edge": 1}, {})
+    finally:
+        store.close()
+    both = lines(1)
+    both.extend(Rows(gone={1}))  # in one batch with what it takes away
+    assert (both.tables(), both.gone) == ([("tenant", [TenantLine(1, "A1")])], {1})
+
+
 def test_waiting_ends_when_the_rows_are_there_or_the_time_is_over(store: LineageStore) -> None:
     async def scenario() -> None:
         waits = asyncio.gather(*(store.wait("LEDGER", seq, 10) for seq in (1, 2, 2)))
@@ -304,8 +322,8 @@ def test_row_types_are_the_tables() -> None:
     for statement in load_queries("lineage_schema").values():
         con.execute(statement.sql)
     fields = {name: line._fields for name, line in vars(lineage_rows).items() if name.endswith("Line")}
-    assert len(fields) == len(Rows.__slots__)
-    for table in Rows.__slots__:
+    assert len(fields) == len(lineage_rows.TABLES)
+    for table in lineage_rows.TABLES:
         columns = [row[0] for row in con.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()]
         line = table.title().replace("_", "") + "Line"
         assert columns == [name.rstrip("_") for name in fields[line]], table
