@@ -18,7 +18,7 @@ import msgspec
 
 from bus.errors import Rejected
 from bus.frames import CLASSIFICATIONS
-from bus.identity import Keypair, RegistryEntry, creds_text, keypair, registry_jwt
+from bus.identity import Keypair, RegistryEntry, creds_text, derived_user_key, keypair, registry_jwt
 from bus.subjects import token
 
 from . import claims
@@ -77,6 +77,7 @@ def _inbox(key: str) -> str:
 
 def gatekeeper_permissions(key: str, shard: int) -> Permissions:
     publish = [f"ledger.{shard}.block", f"reads.{shard}.block", "feed.>", "notice.>", f"iss.{shard}.sign"]
+    publish += [f"owner.{shard}.lease", f"owner.{shard}.registry", f"$JS.API.STREAM.MSG.GET.OWNER_{shard}"]
     for stream in (f"{kind}_{shard}" for kind in STREAM_KINDS):
         publish += [
             f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}",
@@ -89,7 +90,7 @@ def gatekeeper_permissions(key: str, shard: int) -> Permissions:
 
 def admin_permissions(key: str, shard: int) -> Permissions:
     publish = [f"adm.{shard}.*.{key}"]
-    for stream in (f"{kind}_{shard}" for kind in STREAM_KINDS):
+    for stream in (f"{kind}_{shard}" for kind in (*STREAM_KINDS, "OWNER")):
         publish += [f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE", "INFO")]
     return Permissions(pub=Subjects(publish), sub=Subjects([_inbox(key)]))
 
@@ -193,9 +194,20 @@ class Trust:
         private_folder(folder)
         for role in ROLES:
             _write_once(folder / f"role-{role}.nk", keypair("account").seed)
-        _write_once(folder / "user-ids.key", os.urandom(USER_KEY_BYTES).hex())
-        _write_once(folder / "account.nk", keypair("account").seed)  # last: it says that the folder is whole
+        if not (folder / "account.nk").exists():
+            account = keypair("account")
+            write_private(folder / "user-ids.key", self._new_user_key(account.public).hex())
+            write_private(folder / "account.nk", account.seed)  # last: it says that the folder is whole
         return self.tenant(name)
+
+    def share_user_keys(self) -> None:
+        """New tenants' keys for end users' ids come of one master key from now on: gatekeepers elsewhere need no other."""
+        _write_once(self.home.user_ids_key, os.urandom(USER_KEY_BYTES).hex())
+
+    def _new_user_key(self, account: str) -> bytes:
+        if not self.home.user_ids_key.exists():
+            return os.urandom(USER_KEY_BYTES)
+        return derived_user_key(bytes.fromhex(self.home.user_ids_key.read_text()), account)
 
     def tenant_jwt(self, tenant: Tenant) -> str:
         """The account with its imports. The shard is a literal that the operator signs, so the tenant can't choose it."""

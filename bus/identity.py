@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -284,6 +285,11 @@ def parse_creds(text: str) -> Credential:
         tags=tuple(nats.tags),
         expires_at=float(claims.expires_at) if claims.expires_at else None,
     )
+
+
+def derived_user_key(master: bytes, account: str) -> bytes:
+    """The key for the ids of one tenant's end users, for homes that share one master key among several gatekeepers."""
+    return hmac.digest(master, b"cordon.user-ids.1\0" + account.encode(), "sha256")
 
 
 # --- registry ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ follow a server that says it has no TLS, so whoever sits on the line could switc
 from __future__ import annotations
 
 import base64
+import logging
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,11 @@ from .identity import Credential, Keypair
 URL_VARIABLE: Final = "CORDON_URL"
 CA_VARIABLE: Final = "CORDON_CA"
 SERVERS_MAX: Final = 16
+SERVER_VERSION_MIN: Final = (
+    2,
+    12,
+    7,
+)  # older ones let a leaf node spoof Nats-Request-Info: who asks
 _SCHEMES: Final = {"nats": False, "tls": True, "ws": False, "wss": True}  # whether it says TLS
 
 
@@ -32,6 +38,13 @@ class NoTls(nats.errors.Error):
         return "nats: the server offers no TLS, which this address or a CA file asks for"
 
 
+class _QuietEnd(logging.Filter):
+    """asyncio warns at each end of a connection that nats-py has turned into a TLS one: nothing that anybody could mend."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "eof_received() has no effect when using ssl" not in str(record.msg)
+
+
 class _ProvingClient(Client):
     """Says nothing to a server without TLS. A CONNECT is the first that a client sends, on every connection."""
 
@@ -40,6 +53,9 @@ class _ProvingClient(Client):
             raise NoTls
         command: bytes = super()._connect_command()
         return command
+
+
+_QUIET_END: Final = _QuietEnd()  # one, so that adding it again changes nothing
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,10 @@ class Servers:
 
     def client(self) -> Client:
         """A client, not yet connected, that these servers' proofs satisfy."""
-        return _ProvingClient() if self.tls is not None and not self.urls[0].startswith("ws") else Client()
+        if self.tls is None or self.urls[0].startswith("ws"):
+            return Client()
+        logging.getLogger("asyncio").addFilter(_QUIET_END)
+        return _ProvingClient()
 
     def options(self, credential: Credential) -> dict[str, Any]:
         """What the client's `connect` is to be called with: servers, TLS and who one is."""

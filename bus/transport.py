@@ -1,4 +1,4 @@
-"""The one file that touches nats: requests with matched answers, bounded subscriptions, reconnecting with jitter.
+"""The one file that talks to nats: requests with matched answers, bounded subscriptions, reconnecting with jitter.
 
 Invariants: a reply that the caller's `accept` does not recognise never resolves a request; nothing waits without a bound; a lost
 frame is always reported (`Gap`); a permission violation fails what it belongs to at once, not by a time-out.

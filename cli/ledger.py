@@ -40,6 +40,12 @@ def rebuild(
     The ledger is the only source of truth; catalog, vectors and lineage can be made from it at any time.
     """
     home = call.existing_home()
+    if home.settings().servers:
+        raise usage(
+            "The indexes of this home are its gatekeepers', on their machines.",
+            reason="servers_elsewhere",
+            advice="Stop a gatekeeper, move `shards` out of its folder and start it: it makes them anew.",
+        )
     if _is_up(home):
         raise usage("The home is up: a rebuild needs it to itself.", reason="already_up", advice="Run `cordon down` first.")
     with progress("replaying the ledger"):
@@ -72,6 +78,9 @@ def _verified(call: Call, home: Home) -> dict[str, Any]:
     from broker_config.supervisor import read_status
 
     now = read_status(home)
+    if home.settings().servers:
+        with progress("reading the whole ledger"):
+            return call.ask_control(lambda control: control.verify())
     if now is None:
         with progress("reading the whole ledger"):
             return _gate(home, "--verify")

@@ -20,6 +20,9 @@ def main() -> int:
     )
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print JSON")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
+    parser.add_argument("--nats", metavar="URL[,URL]", default="", help="an external server or cluster, shared with a standby")
+    parser.add_argument("--creds", metavar="FILE", default="", help="the gatekeeper's credential, if not the home's")
+    parser.add_argument("--ca", metavar="FILE", default="", help="PEM of the CA that signed the servers' certificates")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
@@ -36,6 +39,9 @@ def main() -> int:
         "rebuild" if args.rebuild else "verify" if args.verify else "serve",
         args.accept_ledger,
         rates=not args.no_rates,
+        nats_url=args.nats,
+        creds=args.creds,
+        ca=args.ca or os.environ.get("CORDON_CA", ""),
     )
 
 

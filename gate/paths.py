@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bus.identity import derived_user_key
+
 
 class Paths:
-    def __init__(self, home: Path, shard: int = 0) -> None:
+    def __init__(self, home: Path, shard: int = 0, creds: Path | None = None) -> None:
         self.home = home
         self.shard = shard
         self.folder = home / "shards" / str(shard)
@@ -16,7 +18,8 @@ class Paths:
         self.lineage = self.folder / "lineage.duckdb"
         self.registry = home / "trust" / "registry.jwt"
         self.operator_jwt = home / "trust" / "operator.jwt"
-        self.creds = home / "creds" / "_core" / "gatekeeper.creds"
+        self.user_ids_key = home / "trust" / "user-ids.key"  # master key, where tenants' folders don't reach every gatekeeper
+        self.creds = creds or home / "creds" / "_core" / "gatekeeper.creds"
         self.status = home / "run" / "status.json"
         self.ready = home / "run" / "gatekeeper.ready"
         self.error = home / "run" / "gatekeeper.error"
@@ -24,8 +27,19 @@ class Paths:
     def catalog(self, account: str) -> Path:
         return self.folder / "tenants" / account / "catalog.sqlite"
 
-    def user_key(self, tenant: str) -> Path:
-        return self.home / "trust" / "tenants" / tenant / "user-ids.key"
+    def user_key(self, tenant: str, account: str) -> bytes:
+        """The key that hashes the ids of a tenant's end users. OSError or ValueError where there is none, or no whole one."""
+        own = self.home / "trust" / "tenants" / tenant / "user-ids.key"
+        if own.exists() or not self.user_ids_key.exists():
+            return bytes.fromhex(own.read_text().strip())
+        return derived_user_key(bytes.fromhex(self.user_ids_key.read_text().strip()), account)
+
+    def can_give(self, tenant: str, account: str, key: bytes) -> bool:
+        """Whether `user_key` will give `key` after a restart, and to each gatekeeper that has the same master key."""
+        try:
+            return self.user_key(tenant, account) == key
+        except (OSError, ValueError):
+            return False
 
     def aside(self, stamp: str) -> Path:
         return self.home / "run" / f"aside-{stamp}"

@@ -146,7 +146,7 @@ class Recovery:
                 self.front.ledger_event(event)
                 t.apply(seq, event, _note(event, body))
                 if isinstance(event, E.TenantAdded):
-                    t.user_key = self._user_key(event.name)
+                    t.user_key = self._user_key(event.name, section.tenant)
                 if isinstance(event, E.MemoryWritten):
                     self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
                     self.count += 1
@@ -175,12 +175,11 @@ class Recovery:
             self.stood[account] = position
         return t
 
-    def _user_key(self, name: str) -> bytes:
-        path = self.shard.paths.user_key(name)
+    def _user_key(self, name: str, account: str) -> bytes:
         try:
-            return bytes.fromhex(path.read_text().strip())
+            return self.shard.paths.user_key(name, account)
         except (OSError, ValueError) as e:
-            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read ({path}): {e}.") from e
+            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read: {e}.") from e
 
     def _same_chain(self, section: Section) -> None:
         stood = self.stood.get(section.tenant)

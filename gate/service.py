@@ -12,19 +12,21 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
-import nats
 import numpy as np
 from nats.aio.client import Client
 
 from bus.errors import ConfigError, CordonError
 from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
+from bus.servers import SERVER_VERSION_MIN, Servers, servers
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
+from gate.lease import Lease
 from gate.ledger import events as E
-from gate.ledger.errors import LedgerError
+from gate.ledger.errors import LedgerError, SteppedDown
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -36,10 +38,12 @@ from gate.projections.lineage import LineageStore
 from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
+from gate.shared_registry import fetch_registry, publish_registry
 from gate.state.tenant import UnknownEvent
 from gate.writing.sequencer import Stored
 
 log = logging.getLogger(__name__)
+Mode = Literal["serve", "rebuild", "verify"]
 EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restart changes nothing
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
@@ -68,27 +72,44 @@ async def owned(path: Path) -> AsyncIterator[None]:
         handle.close()
 
 
-async def connect(paths: Paths, url: str) -> tuple[Client, str]:
+async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
     """The gatekeeper's connection, and the CORE account that it belongs to."""
-    text = paths.creds.read_text()
-    credential = parse_creds(text)
+    credential = parse_creds(paths.creds.read_text())
     core = verify_jwt(credential.jwt).body("user", UserNats).issuer_account
 
     async def on_error(e: Exception) -> None:
         log.warning("broker: %s", e)
 
-    nc = await nats.connect(
-        url,
-        user_credentials=str(paths.creds),
+    async def on_reconnected() -> None:
+        if _version(nc) < SERVER_VERSION_MIN:
+            log.error("the server that answers now is too old to tell who asks: leaving")
+            await nc.close()
+
+    nc = where.client()
+    await nc.connect(
+        **where.options(credential),
         inbox_prefix=f"_INBOX.{credential.key}".encode(),
         error_cb=on_error,
+        reconnected_cb=on_reconnected,
         pending_size=64 << 20,
         max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_FIRST_S,
+        reconnect_time_wait=RECONNECT_FIRST_S,  # type: ignore[arg-type]  # seconds of any kind, it sleeps for them
         name="cordon-gatekeeper",
         flusher_queue_size=65_536,
     )
+    if _version(nc) < SERVER_VERSION_MIN:
+        await nc.close()
+        raise ConfigError(
+            f"The server at {where} is too old: it doesn't protect who asks.",
+            reason="server_too_old",
+            advice=f"Run nats-server {'.'.join(map(str, SERVER_VERSION_MIN))} or later.",
+        )
     return nc, core
+
+
+def _version(nc: Client) -> tuple[int, int, int]:
+    shown = nc.connected_server_version
+    return shown.major, shown.minor, shown.patch
 
 
 def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
@@ -114,10 +135,10 @@ def admission(embedder: Embedder) -> Admission:
 
 
 @asynccontextmanager
-async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIterator[tuple[Shard, Client]]:
+async def opened(paths: Paths, where: Servers, *, accepting: bool = False) -> AsyncIterator[tuple[Shard, Client]]:
     """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`: see Recovery."""
     loop = asyncio.get_running_loop()
-    nc, core = await connect(paths, url)
+    nc, core = await connect(paths, where)
     shard: Shard | None = None
     lineage: LineageStore | None = None
     try:
@@ -150,10 +171,59 @@ async def opened(paths: Paths, url: str, *, accepting: bool = False) -> AsyncIte
             await asyncio.wait_for(nc.close(), 2)
 
 
-async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
-    """Serve the shard until SIGTERM. Raises what stopped it."""
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, nc):
+async def serve(paths: Paths, where: Servers, *, rates: bool = True) -> None:
+    """Serve the shard of a home's own broker until SIGTERM. Raises what stopped it."""
+    async with owned(paths.owner_lock):
+        await _serve(paths, where, rates=rates)
+
+
+async def serve_in_turn(paths: Paths, where: Servers, *, rates: bool = True) -> None:
+    """Serve a shard that others may serve too, until SIGTERM: stand by, own it, step down and stand by again."""
+    async with owned(paths.owner_lock), connection(paths, where) as nc:  # of its own: no answer delays a renewal
+        lease = Lease(nc, paths.shard)
+        try:
+            while not await _one_turn(paths, where, nc, lease, rates=rates):
+                log.info("standing by")
+        finally:
+            await lease.release()
+
+
+async def _one_turn(paths: Paths, where: Servers, nc: Client, lease: Lease, *, rates: bool) -> bool:
+    """Wait for the lease and serve. True: it was stopped on request; False: another gatekeeper came in between."""
+    await lease.acquire()
+    keeping = asyncio.create_task(lease.keep(), name="lease")
+    try:
+        await fetch_registry(nc, paths)
+        await _serve(paths, where, rates=rates, lease=lease, keeping=keeping)
+    except SteppedDown as e:
+        log.warning("stepping down: %s", e.message)
+        return False
+    finally:
+        gc.unfreeze()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    return True
+
+
+@asynccontextmanager
+async def connection(paths: Paths, where: Servers) -> AsyncIterator[Client]:
+    nc, _ = await connect(paths, where)
+    try:
+        yield nc
+    finally:
+        with suppress(Exception):
+            await asyncio.wait_for(nc.close(), 2)
+
+
+async def _serve(
+    paths: Paths, where: Servers, *, rates: bool, lease: Lease | None = None, keeping: asyncio.Task[None] | None = None
+) -> None:
+    async with opened(paths, where) as (shard, nc):
         shard.rates = rates
+        if lease is not None:
+            shard.lease = lease
+            shard.admin.publish_registry = partial(publish_registry, nc, paths.shard)
+            await shard.fence()
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             shard.loop.add_signal_handler(sig, stop.set)
@@ -184,17 +254,20 @@ async def serve(paths: Paths, url: str, *, rates: bool = True) -> None:
         log.info("serving shard %d", n)
         try:
             waits = [asyncio.create_task(stop.wait()), asyncio.create_task(shard.failed.wait()), *pumps]
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            watched = waits if keeping is None else [*waits, keeping]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             shard.state, shard.intake.open = "stopping", False
             for task in done:
-                if task in pumps:
-                    task.result()  # a dead pump stops the shard, with its error
+                if task in pumps or task is keeping:
+                    task.result()  # a dead pump, or a lease that is another's, stops the shard, with its error
             if shard.failure is not None:
                 raise shard.failure
             with suppress(TimeoutError):
                 await asyncio.wait_for(_quiet(shard), DRAIN_S)
         finally:
             paths.ready.unlink(missing_ok=True)
+            for sig in (signal.SIGTERM, signal.SIGINT):
+                shard.loop.remove_signal_handler(sig)
             for task in (*pumps, *waits):
                 task.cancel()
             await asyncio.gather(*pumps, *waits, return_exceptions=True)
@@ -251,11 +324,11 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, Any]:
+async def rebuild(paths: Paths, where: Servers, accept_by: str | None) -> dict[str, Any]:
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, url, accepting=bool(accept_by)) as (shard, _):
+        async with opened(paths, where, accepting=bool(accept_by)) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
@@ -275,8 +348,8 @@ async def _accept(shard: Shard, by: str) -> None:
         await shard.sequencer.commit(t, [Stored(accepted)])
 
 
-async def verify_offline(paths: Paths, url: str) -> dict[str, Any]:
-    async with owned(paths.owner_lock), opened(paths, url) as (shard, _):
+async def verify_offline(paths: Paths, where: Servers) -> dict[str, Any]:
+    async with owned(paths.owner_lock), opened(paths, where) as (shard, _):
         return await shard.verify()
 
 
@@ -293,22 +366,36 @@ def refusal(e: BaseException) -> dict[str, str]:
     return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
 
 
-def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True) -> int:
-    """The process: serve, rebuild or verify. Returns the exit code."""
-    paths = Paths(home, shard)
+def run(
+    home: Path,
+    shard: int,
+    mode: Mode,
+    accept_by: str | None,
+    *,
+    rates: bool = True,
+    nats_url: str = "",
+    creds: str = "",
+    ca: str = "",
+) -> int:
+    """The process: serve, rebuild or verify. With `nats_url` an external server or cluster, in turn with other gatekeepers.
+
+    Returns the exit code.
+    """
+    paths = Paths(home, shard, Path(creds) if creds else None)
     paths.error.unlink(missing_ok=True)
     try:
-        url = str(json.loads(paths.status.read_text())["url"]) if "CORDON_URL" not in os.environ else os.environ["CORDON_URL"]
+        url = nats_url or os.environ.get("CORDON_URL") or str(json.loads(paths.status.read_text())["url"])
     except (OSError, ValueError, KeyError):
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
+        where = servers(url, ca or None)
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             if mode == "serve":
-                runner.run(serve(paths, url, rates=rates))
+                runner.run((serve_in_turn if nats_url else serve)(paths, where, rates=rates))
                 return 0
-            result = runner.run(rebuild(paths, url, accept_by) if mode == "rebuild" else verify_offline(paths, url))
+            result = runner.run(rebuild(paths, where, accept_by) if mode == "rebuild" else verify_offline(paths, where))
         print(json.dumps(result))
         return 0 if result.get("ok", True) else 1
     except (LedgerError, ProjectionUnusable, UnknownEvent, ConfigError, Owned) as e:

@@ -28,6 +28,17 @@ class Unanswered(Exception):
     """Nothing came back. Ask again, or look."""
 
 
+class StreamMissing(LedgerWentBack):
+    """The broker has no such stream."""
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """The last message of a subject; `seq` 0 and no data = there is none."""
+
+    seq: int = 0
+    data: bytes = b""
+
+
 class ApiError(msgspec.Struct, frozen=True):
     """`code` is HTTP-like, `err_code` JetStream's own."""
 
@@ -68,6 +79,7 @@ class _Config(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     data: str = ""
+    seq: int = 0
 
 
 class _Answer(msgspec.Struct):
@@ -117,7 +129,7 @@ async def _api(nc: Client, verb: str, body: dict[str, Any] | None = None) -> _An
 def _check(stream: str, error: ApiError | None) -> None:
     """Raise what an API error means for a question about `stream`: it isn't there, or the broker can't or won't tell."""
     if error is not None and error.err_code == _STREAM_NOT_FOUND:
-        raise LedgerWentBack(f"Stream {stream} doesn't exist on this broker.")
+        raise StreamMissing(f"Stream {stream} doesn't exist on this broker.")
     if error is not None:
         raise Unanswered(str(error))
 
@@ -149,6 +161,17 @@ async def stored(nc: Client, stream: str, seq: int) -> bytes | None:
         return None
     _check(stream, answer.error)
     return base64.b64decode(answer.message.data) if answer.message else None
+
+
+async def latest(nc: Client, stream: str, subject: str) -> Latest:
+    """The last message on `subject`, asked of the stream's leader. `StreamMissing`; `Unanswered` if nobody tells."""
+    answer = await _api(nc, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    if answer.error is not None and answer.error.err_code == _MESSAGE_NOT_FOUND:
+        return Latest()
+    _check(stream, answer.error)
+    if answer.message is None:
+        raise Unanswered(f"STREAM.MSG.GET.{stream}: no message in the answer")
+    return Latest(answer.message.seq, base64.b64decode(answer.message.data))
 
 
 async def create_consumer(nc: Client, stream: str, name: str, start: int, *, idle_s: float) -> int:

@@ -1,0 +1,59 @@
+"""The registry of signing keys where several gatekeepers may serve: the owner keeps the newest one in the stream OWNER_<shard>.
+
+    owner.<shard>.registry   the registry's JWT
+
+Invariant: a registry that was acknowledged to the home is there for the next owner; one counts only when a signing key of the
+operator signed it, and one that is older than what a gatekeeper has is not taken back.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from nats.aio.client import Client
+
+from bus.errors import ConfigError
+from bus.identity import verify_jwt, verify_registry
+from gate.ledger.jetstream import ApiError, Unanswered, latest, request
+from gate.paths import Paths
+from gate.refusals import Refused
+
+
+class _Ack(msgspec.Struct):
+    error: ApiError | None = None
+
+
+async def publish_registry(nc: Client, shard: int, jwt: str) -> None:
+    """Keep it for the next owner. Refused (ledger_unreachable) when the servers don't confirm it."""
+    try:
+        ack = msgspec.json.decode(await request(nc, f"owner.{shard}.registry", jwt.encode()), type=_Ack)
+    except (Unanswered, msgspec.MsgspecError):
+        raise Refused("ledger_unreachable") from None
+    if ack.error is not None:
+        raise Refused("ledger_unreachable")
+
+
+async def fetch_registry(nc: Client, paths: Paths) -> None:
+    """Write the newest registry to this gatekeeper's own file. `ConfigError` if the one in the stream isn't the operator's."""
+    there = await _latest(nc, paths.shard)
+    if not there:
+        return
+    verify_registry(there, paths.operator_jwt.read_text().strip())
+    held = paths.registry.read_text().strip() if paths.registry.exists() else ""
+    if held and verify_jwt(held).issued_at > verify_jwt(there).issued_at:
+        return
+    new = paths.registry.with_name(f".registry.{os.getpid()}")
+    new.write_text(there)
+    new.replace(paths.registry)
+
+
+async def _latest(nc: Client, shard: int) -> str:
+    try:
+        return (await latest(nc, f"OWNER_{shard}", f"owner.{shard}.registry")).data.decode()
+    except (Unanswered, UnicodeDecodeError) as e:
+        raise ConfigError(
+            f"The registry can't be read from the servers: {e}.",
+            reason="registry_unreadable",
+            advice="Check the servers, then start again.",
+        ) from None
