@@ -95,8 +95,8 @@ class Recovery:
             if reads.last:
                 s.lineage.put("READS", reads.last, Rows())  # nothing of it will come any more
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
-        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last)
-        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last)
+        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
+        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
         s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}

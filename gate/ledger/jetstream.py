@@ -62,6 +62,7 @@ class StreamState(msgspec.Struct, frozen=True):
     identity: str
     name: str = ""
     max_age_ms: int = 0  # 0 = kept for ever
+    replicas: int = 1
 
 
 class _State(msgspec.Struct):
@@ -74,6 +75,7 @@ class _State(msgspec.Struct):
 class _Config(msgspec.Struct):
     max_bytes: int = -1
     max_age: int = 0
+    num_replicas: int = 1
     metadata: dict[str, str] = {}
 
 
@@ -151,6 +153,7 @@ async def stream_state(nc: Client, stream: str) -> StreamState:
         c.metadata.get("cordon", ""),
         stream,
         c.max_age // 1_000_000,
+        c.num_replicas,
     )
 
 
