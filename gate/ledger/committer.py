@@ -164,7 +164,7 @@ class Committer:
             raise LedgerRefused(self.stream, str(error))
 
     def _check_reaches(self, last: int) -> None:
-        """`LedgerWentBack` if the stream ends before what was acknowledged; `Unanswered` while that may be a deposed leader's word."""
+        """`LedgerWentBack` if the stream ends before what was acknowledged; `Unanswered` while a deposed leader may say so."""
         if last >= self.last_seq:
             self._behind_since = None
             return

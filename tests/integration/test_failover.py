@@ -24,39 +24,39 @@ GOAL_S = 60.0
 
 
 async def acknowledged(tally: Tally, more: int = ACKS_BETWEEN) -> float:
-    """Wait for `more` acknowledgements; seconds until the first of them."""
-    begun, at = len(tally.acked), time.monotonic()
-    first = 0.0
-    while len(tally.acked) < begun + more:
-        assert time.monotonic() - at < GOAL_S, f"{len(tally.acked) - begun} of {more} acknowledged"
-        first = first or (time.monotonic() - at if len(tally.acked) > begun else 0.0)
+    """Wait for `more` acknowledgements; the longest silence between them, in seconds."""
+    seen, goal, longest = len(tally.acked), len(tally.acked) + more, 0.0
+    at = begun = time.monotonic()
+    while seen < goal:
         await asyncio.sleep(0.005)
-    return first
+        now = time.monotonic()
+        assert now - begun < GOAL_S, f"{len(tally.acked) - goal + more} of {more} acknowledged"
+        longest = max(longest, now - at)
+        if len(tally.acked) > seen:
+            seen, at = len(tally.acked), now
+    return longest
 
 
 async def lead_server_dies(made: Cluster, tally: Tally) -> str:
     leader = await made.ledger_leader()
     made.kill_server(leader)
     gap = await acknowledged(tally)
-    gates = [g.child.pid for g in made.gates if g.child]
     made.start_server(leader)
-    assert len(gates) == 2
-    return f"the ledger's leader killed: writes again after {gap:.1f} s"
+    return f"the ledger's leader killed: no write was acknowledged for {gap:.1f} s"
 
 
 async def active_gatekeeper_dies(made: Cluster, tally: Tally) -> str:
     old = made.active
-    at, acked = time.monotonic(), len(tally.acked)
+    at = time.monotonic()
     old.kill9()
     new = await made.serving(but=old)
     took = time.monotonic() - at
     first = await acknowledged(tally)
-    assert len(tally.acked) > acked
     since = len(old.log.read_text())
     old.start()
     await made.stands_by(old, since)
     assert made.active is new
-    return f"the active gatekeeper killed: the standby serves after {took:.1f} s, writes {first:.1f} s later"
+    return f"the active gatekeeper killed: the standby serves after {took:.1f} s, the next write within {first:.1f} s"
 
 
 async def active_gatekeeper_freezes(made: Cluster, tally: Tally) -> str:
@@ -87,7 +87,7 @@ async def active_gatekeeper_freezes(made: Cluster, tally: Tally) -> str:
         assert "stepping down" in old.log.read_text()[since:]
         assert made.active is new
     await acknowledged(tally)
-    return f"the active gatekeeper frozen: the standby serves after {took:.1f} s; the old one came back, asked {asked} times, to stand by"
+    return f"the active gatekeeper frozen: the standby serves after {took:.1f} s; {asked} recalls beside the old one, none stale"
 
 
 async def active_gatekeeper_stops(made: Cluster, tally: Tally) -> str:
