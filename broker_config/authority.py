@@ -1,7 +1,7 @@
 """Certificates: a small authority for trials, and the one for routes, which only the cluster's servers have to believe.
 
-Invariant: an authority signs end certificates only (path length 0); a server's certificate can't be used to join as a route, since
-only a route's says that it is for clients too.
+Invariant: an authority signs end certificates only (path length 0); a server's certificate can't be used to join as a route,
+since only a route's says that it is for clients too.
 """
 
 from __future__ import annotations
