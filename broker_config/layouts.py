@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from bus.errors import ConfigError
 from bus.identity import verify_jwt
@@ -30,7 +33,9 @@ LayoutName = Literal["single", "three"]
 NODES: Final[dict[LayoutName, int]] = {"single": 1, "three": 3}
 CLIENT_PORT: Final = 4222
 ROUTE_PORT: Final = 6222
+LEAF_PORT: Final = 7422
 CLUSTER: Final = "cordon"
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Node:
     host: str
     client_port: int = CLIENT_PORT
     route_port: int = ROUTE_PORT
+    leaf_port: int = 0  # 0 = it takes no leaf nodes
 
     @property
     def address(self) -> str:
@@ -61,31 +67,31 @@ class Rendered:
     to_add: tuple[Path, ...]  # certificates and keys that the operator's own authority has to sign
 
 
-def node(text: str) -> Node:
+def node(text: str, *, leaves: bool = False) -> Node:
     """HOST or HOST:CLIENT_PORT:ROUTE_PORT; an IPv6 address in brackets. `ConfigError` otherwise."""
     host, _, rest = text[1:].partition("]") if text.startswith("[") else (*text.partition(":")[:2], text.partition(":")[2])
     ports = rest.lstrip(":").split(":") if rest.strip(":") else []
     try:
-        if not host or len(ports) not in (0, 2) or (":" in host and not ipaddress.ip_address(host)):
+        if len(ports) not in (0, 2) or not (ipaddress.ip_address(host) if ":" in host else _HOST.fullmatch(host)):
             raise ValueError(text)
         numbers = [int(p) for p in ports] or [CLIENT_PORT, ROUTE_PORT]
-        servers(f"nats://{Node(host).address}:{numbers[0]}")
         if not all(0 < n < 65_536 for n in numbers):
             raise ValueError(text)
     except (ValueError, ConfigError):
         raise ConfigError(
             f"{text!r} is not a server's place.", reason="node_invalid", advice="Write it as HOST or HOST:CLIENT_PORT:ROUTE_PORT."
         ) from None
-    return Node(host, *numbers)
+    return Node(host, numbers[0], numbers[1], LEAF_PORT if leaves else 0)
 
 
-def trial_nodes(layout: LayoutName) -> list[Node]:
+def trial_nodes(layout: LayoutName, *, leaves: bool = False) -> list[Node]:
     """Servers on this machine's loopback, on ports that are free now."""
     ports: list[int] = []
-    while len(ports) < 2 * NODES[layout]:
+    while len(ports) < 3 * NODES[layout]:
         port = free_port()
         ports += [] if port in ports else [port]
-    return [Node("127.0.0.1", *pair) for pair in zip(ports[::2], ports[1::2], strict=True)]
+    places = zip(ports[::3], ports[1::3], ports[2::3], strict=True)
+    return [Node("127.0.0.1", client, route, leaf if leaves else 0) for client, route, leaf in places]
 
 
 def render(
@@ -127,6 +133,49 @@ def render(
     return Rendered(urls, tuple(folders), into / "gate", into / "gate" / "ca.crt" if ca_text else None, tuple(to_add))
 
 
+def render_leaf(home: Home, tenant: str, one: Node, hub: Sequence[str], into: Path, *, at: Path | None = None) -> Path:
+    """Write the folder of a leaf node for one tenant's agents; returns it. `hub`: the leaf listeners, HOST:PORT.
+
+    Beyond loopback it needs a server.crt and server.key of the operator's own authority. Raises Rejected (tenant_unknown) or
+    ConfigError (into_used, node_invalid).
+    """
+    if into.exists() and any(into.iterdir()):
+        raise ConfigError(f"{into} is not empty.", reason="into_used", advice="Render into a new folder.")
+    trust, placed = Trust(home, time.time), at or into
+    owner = trust.tenant(tenant)
+    tls, ca = not is_loopback(one.host), home.ca_file
+    urls = [f"{'tls' if ca else 'nats-leaf'}://{_hub(place)}" for place in hub]
+    private_folder(into)
+    write_private(into / "leaf.creds", trust.leaf_creds(owner))
+    if ca:
+        write_private(into / "ca.crt", Path(ca).read_text())
+    keys = {"cert_file": str(placed / "server.crt"), "key_file": str(placed / "server.key")}
+    values: dict[str, str | list[str]] = {
+        **_accounts(home),
+        "server_name": f"{CLUSTER}-leaf-{tenant}",
+        "listen": one.listen(one.client_port),
+        "tenant_account": owner.account,
+        "tenant_jwt": trust.tenant_jwt(owner),
+        "hub": urls,
+        "credentials": str(placed / "leaf.creds"),
+    }
+    remote_tls = f", tls: {{ ca_file: {json.dumps(str(placed / 'ca.crt'))} }}" if ca else ""
+    own_tls = _filled("tls.conf", keys) if tls else "# on loopback, hence no TLS"
+    write_private(into / "server.conf", _filled("leaf.conf", values, tls=own_tls, remote_tls=remote_tls))
+    return into
+
+
+def _hub(text: str) -> str:
+    """HOST:PORT of HOST or HOST:PORT."""
+    try:
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.netloc == text and parts.port != 0:
+            return text if parts.port else f"{text}:{LEAF_PORT}"
+    except ValueError:
+        pass
+    raise ConfigError(f"{text!r} is not a server's place.", reason="node_invalid", advice="Write it as HOST or HOST:PORT.")
+
+
 def _check(home: Home, layout: LayoutName, nodes: Sequence[Node], into: Path) -> None:
     if len(nodes) != NODES[layout] or len({(n.host, p) for n in nodes for p in (n.client_port, n.route_port)}) != 2 * len(nodes):
         raise ConfigError(
@@ -154,20 +203,13 @@ def _write_node(
 ) -> None:
     for made in (folder, folder / "jwt", folder / "js"):
         private_folder(made)
-    operator, system, core = (
-        p.read_text() for p in (home.operator_jwt, home.sys_trust / "account.jwt", home.core_trust / "account.jwt")
-    )
     others = [f"nats-route://{n.address}:{n.route_port}" for n in nodes if n != one]
     keys = {f"{kind}_file": str(placed / f"server.{end}") for kind, end in (("cert", "crt"), ("key", "key"))}
     route_keys = {f"{kind}_file": str(placed / f"route.{end}") for kind, end in (("cert", "crt"), ("key", "key"))}
     values: dict[str, str | list[str]] = {
         "server_name": name,
         "listen": one.listen(one.client_port),
-        "operator_jwt": operator,
-        "system_account": verify_jwt(system).subject,
-        "system_jwt": system,
-        "core_account": verify_jwt(core).subject,
-        "core_jwt": core,
+        **_accounts(home),
         "jwt_dir": str(placed / "jwt"),
         "js_dir": str(placed / "js"),
     }
@@ -178,15 +220,31 @@ def _write_node(
         "ca_file": str(placed / "route-ca.crt"),
         **route_keys,
     }
+    own_tls = _filled("tls.conf", keys) if tls else "# on loopback, hence no TLS"
+    leaves = {"listen": one.listen(one.leaf_port)}
     text = _filled(
         "node.conf",
         values,
-        tls=_filled("tls.conf", keys) if tls else "# on loopback, hence no TLS",
+        tls=own_tls,
         cluster=_filled("cluster.conf", cluster) if routes else "",
-        leafnodes="",
+        leafnodes=_filled("leafnodes.conf", leaves, tls=own_tls) if one.leaf_port else "",
         max_file_bytes=str(MAX_FILE_BYTES),
     )
     write_private(folder / "server.conf", text)
+
+
+def _accounts(home: Home) -> dict[str, str]:
+    """The public side of the home's trust, as every server has it."""
+    operator, system, core = (
+        p.read_text() for p in (home.operator_jwt, home.sys_trust / "account.jwt", home.core_trust / "account.jwt")
+    )
+    return {
+        "operator_jwt": operator,
+        "system_account": verify_jwt(system).subject,
+        "system_jwt": system,
+        "core_account": verify_jwt(core).subject,
+        "core_jwt": core,
+    }
 
 
 def _filled(template: str, values: Mapping[str, str | list[str]], **verbatim: str) -> str:
@@ -202,7 +260,7 @@ def _write_certificate(folder: Path, name: str, made: Certificate) -> None:
 
 def _write_gate(home: Home, folder: Path, ca: str) -> None:
     """What a gatekeeper reads (gate/paths.py): its own credential, the operator's public side, the keys of end users' ids."""
-    Trust(home, lambda: 0).share_user_keys()
+    Trust(home, time.time).share_user_keys()
     there = Home(folder)
     copies = [(home.core_creds("gatekeeper"), there.core_creds("gatekeeper")), (home.user_ids_key, there.user_ids_key)]
     copies += [(home.operator_jwt, there.operator_jwt), (home.registry, there.registry)]

@@ -51,6 +51,11 @@ def secrets(x: Examined) -> Iterator[str]:
     yield from rules.exposed(dict.fromkeys([*beside, *rules.key_files(x.server)]))
 
 
+def stored(x: Examined) -> Iterator[str]:
+    """A server that stores and acknowledges before the disk has it. A leaf node stores nothing."""
+    return rules.sync(x.server) if "jetstream" in x.server else iter(())
+
+
 def permissions(x: Examined) -> Iterator[str]:
     """Accounts that leave permissions open, and credentials beside the file that do."""
     yield from rules.permissions(x.server)
@@ -72,7 +77,7 @@ CHECKS: Final[tuple[Check[Examined], ...]] = (
     Check("server_anonymous", "nobody connects without a credential of the operator's", "Take that setting out.",
           lambda x: rules.anonymous(x.server)),
     Check("server_permissions", "no account or credential is open to all subjects", "Render the folder again.", permissions),
-    Check("server_sync", "an acknowledgement means on disk", "Set `sync_interval: always`.", lambda x: rules.sync(x.server)),
+    Check("server_sync", "an acknowledgement means on disk", "Set `sync_interval: always`.", stored),
     Check("secret_files", "keys and credentials are for their owner alone",
           "Its keys may be known: render anew, or `chmod go= FILE`.", secrets),
 )  # fmt: skip

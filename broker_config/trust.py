@@ -101,6 +101,15 @@ def issuer_permissions(key: str, shard: int) -> Permissions:
     return Permissions(pub=Subjects(deny=[">"]), sub=Subjects([f"iss.{shard}.sign", _inbox(key)]), resp=replies)
 
 
+def leaf_permissions(account: str, shard: int) -> Permissions:
+    """A leaf node's, inside CORE: requests of one tenant's agents up, its feed, notices and answers down.
+
+    Answers come under `_R_`, in which the server mixes all tenants' (docs/threat-model.md).
+    """
+    publish = [f"in.{shard}.{account}.>", f"op.{shard}.{account}.>"]
+    return Permissions(pub=Subjects(publish), sub=Subjects([f"feed.{account}.>", f"notice.{account}.>", "_R_.>"]))
+
+
 def janitor_permissions(key: str, shard: int) -> Permissions:
     publish = [f"erased.{shard}.*", f"adm.{shard}.erased.{key}"]
     for stream in (f"LEDGER_{shard}", f"ERASED_{shard}"):
@@ -227,6 +236,15 @@ class Trust:
             account, name, self._operator_signing(), self._now(),
             imports=imports, signing_keys=scopes, revocations=self.revocations(name),
         )  # fmt: skip
+
+    def leaf_creds(self, tenant: Tenant) -> str:
+        """The text of a new credential for a leaf node of that tenant."""
+        user, signing = keypair("user"), Keypair((self.home.core_trust / "signing.nk").read_text().strip())
+        permissions = leaf_permissions(tenant.account, self.shard)
+        jwt = claims.user_jwt(
+            user.public, f"leaf-{tenant.name}"[:64], signing, self._core_account(), self._now(), permissions=permissions
+        )
+        return creds_text(jwt, user)
 
     def revocations(self, tenant: str) -> dict[str, int]:
         """What the account's JWT revokes: user key (or `*`) → unix seconds."""

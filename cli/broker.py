@@ -16,7 +16,7 @@ from .output import facts, note, print_json, progress, show, styled, table
 from .render import render_untrusted
 
 if TYPE_CHECKING:
-    from broker_config.layouts import LayoutName, Rendered
+    from broker_config.layouts import LayoutName, Node, Rendered
 
 VERDICT_STYLES = {"ok": "green", "fault": "red"}
 REPLICAS = {1: 1, 3: 3}  # of the streams, by the number of servers
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def render(
     call: Call,
-    layout: Annotated[str, typer.Option("--layout", metavar="NAME", help="single or three.")],
+    layout: Annotated[str, typer.Option("--layout", metavar="NAME", help="single, three or leaf.")],
     into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="A new folder: one part for each machine.")],
     node: Annotated[
         list[str] | None,
@@ -48,6 +48,13 @@ def render(
             "--ca", metavar="FILE", help="PEM of your own authority, which signs server.crt; else one for trials is made."
         ),
     ] = None,
+    leaves: Annotated[
+        bool, typer.Option("--leaves", metavar="", help="Single and three: take leaf nodes, on port 7422.")
+    ] = False,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Leaf: whose agents it serves.")] = "",
+    hub: Annotated[
+        list[str] | None, typer.Option("--hub", metavar="HOST:PORT", help="Leaf: where the servers take leaf nodes (repeatable).")
+    ] = None,
     at: Annotated[
         Path | None, typer.Option("--at", metavar="FOLDER", help="Where a server's part will lie on its machine, if not here.")
     ] = None,
@@ -61,15 +68,34 @@ def render(
     from broker_config import layouts
     from broker_config.trust import Trust
 
+    if layout == "leaf":
+        return _leaf(call, tenant, hub or [], layouts.node(node[0]) if node else layouts.trial_nodes("single")[0], into, at)
     if layout not in layouts.NODES:
-        raise usage(f"There is no layout {layout!r}.", reason="layout_unknown", advice="Use single or three.", field="layout")
+        raise usage(
+            f"There is no layout {layout!r}.", reason="layout_unknown", advice="Use single, three or leaf.", field="layout"
+        )
     name: LayoutName = "three" if layout == "three" else "single"
     home = call.home
     home.create()
     Trust(home, time.time).create()
-    places = [layouts.node(text) for text in node] if node else layouts.trial_nodes(name)
+    places = [layouts.node(text, leaves=leaves) for text in node] if node else layouts.trial_nodes(name, leaves=leaves)
     done = layouts.render(home, name, places, into.absolute(), ca=ca, at=at)
     _told(call, done)
+    return None
+
+
+def _leaf(call: Call, tenant: str, hub: list[str], node: Node, into: Path, at: Path | None) -> int | None:
+    from broker_config.layouts import render_leaf
+    from broker_config.server_rules import is_loopback
+
+    if not tenant or not hub:
+        raise usage("A leaf node is for one tenant, at one hub.", reason="leaf_incomplete", advice="Give --tenant and --hub.")
+    folder = render_leaf(call.existing_home(), tenant, node, hub, into.absolute(), at=at)
+    url = f"{'nats' if is_loopback(node.host) else 'tls'}://{node.address}:{node.client_port}"
+    if call.json:
+        print_json({"home": str(call.home.path), "urls": [url], "nodes": [str(folder)]})
+    else:
+        show(facts({"server": f"nats-server -c {folder / 'server.conf'}", "agents connect to": url}))
     return None
 
 

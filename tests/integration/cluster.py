@@ -20,6 +20,7 @@ from broker_config.home import Home
 from broker_config.processes import read_pid, spawn, stop_child
 from broker_config.server import find_server
 from broker_config.trust import Trust
+from bus.errors import Unavailable
 from gate.lease import TAKE_OVER_S
 
 from .stored import core_client
@@ -127,7 +128,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     try:
         for name in made.nodes:
             made.start_server(name)
-        await _streams(home)
+        await until_streams(home, 3)
         gates[0].start()
         await made.serving()
         gates[1].start()
@@ -138,15 +139,13 @@ async def cluster() -> AsyncIterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _streams(home: Home) -> None:
+async def until_streams(home: Home, replicas: int) -> None:
     """Make the streams; a cluster that has no leader yet refuses for some seconds."""
-    from bus.errors import Unavailable
-
     deadline = time.monotonic() + UP_S
     while True:
         try:
             async with Control(home) as control:
-                await control.make_shared_streams(3)
+                await control.make_shared_streams(replicas)
                 return
         except Unavailable:
             assert time.monotonic() < deadline

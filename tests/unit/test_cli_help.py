@@ -37,6 +37,7 @@ def test_the_commands_are_these() -> None:
         "agent rotate", "agent revoke", "tenant suspend", "tenant resume", "write", "query", "get", "watch",
         "why", "trace up", "trace down", "hold", "release", "review", "case list",
         "case show", "context show", "context close", "rebuild", "verify", "doctor security", "demo",
+        "broker render", "broker init", "broker check", "gate",
     }  # fmt: skip
 
 
