@@ -72,11 +72,17 @@ class Lease:
         self.owner, self.epoch = os.urandom(16).hex(), 0
         self._nc, self._lease_s, self._take_over_s, self._clock = nc, lease_s, take_over_s, clock
         self._seq = 0  # of our last record that we know of
-        self._until = float("-inf")
+        self._sent_at = float("-inf")  # of the last renewal that was confirmed
 
     @property
     def held(self) -> bool:
-        return self._clock() < self._until
+        """Whether this gatekeeper may answer."""
+        return self._clock() < self._sent_at + self._lease_s
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether the shard can't be another's yet: the owner may say that it can't serve, and nothing was done elsewhere."""
+        return self._clock() < self._sent_at + self._take_over_s
 
     # --- standing by ------------------------------------------------------------------------------
     async def acquire(self) -> None:
@@ -134,13 +140,13 @@ class Lease:
             return
         record = _decoded(last)
         if record is None or record.owner != self.owner:
-            self._until = float("-inf")
+            self._sent_at = float("-inf")
             raise SteppedDown(self.stream, last.seq)
         self._seq = last.seq
 
     async def release(self) -> None:
         """Nothing is answered any more: another may take over at once. If this is lost, it waits for TAKE_OVER_S."""
-        held, self._until = self.held, float("-inf")
+        held, self._sent_at = self.held, float("-inf")
         if held:
             try:
                 await self._publish("released", self._seq)
@@ -148,7 +154,7 @@ class Lease:
                 log.info("the lease was not released: %s", e)
 
     def _confirmed(self, seq: int, sent_at: float) -> None:
-        self._seq, self._until = seq, sent_at + self._lease_s
+        self._seq, self._sent_at = seq, sent_at
 
     # --- the stream -------------------------------------------------------------------------------
     async def _publish(self, state: Literal["held", "released"], expected: int) -> _Ack:

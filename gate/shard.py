@@ -175,8 +175,10 @@ class Shard:
             self.outbox.send(subject, data)
 
     def refuse(self, reply: str, e: Refused, request_id: str, agent: str, project: str) -> None:
-        if not self.ours():  # the reason may be stale too
-            e = Refused("ledger_unreachable")
+        if self.lease is not None and not self.lease.held:
+            if not self.lease.unclaimed:  # another may be doing what was asked: not even a no is right
+                return
+            e = Refused("ledger_unreachable")  # the reason itself may be stale
         self.refused[e.code] += 1
         self.outbox.send(reply, frames.encode(e.frame(request_id, agent, project)))
 

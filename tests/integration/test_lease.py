@@ -75,7 +75,7 @@ def test_one_holds_the_lease_and_a_standby_takes_over_only_after_its_silence(ser
             await waiting
             assert time.monotonic() - silent_since > TAKE_OVER_S - 1.2  # the last renewal is a second old at most
             assert (second.held, second.epoch) == (True, 2)
-            assert not first.held  # it ended before the other's began
+            assert (first.held, first.unclaimed) == (False, False)  # it ended before the other's began
             with pytest.raises(SteppedDown):
                 await first.keep()
 
@@ -88,8 +88,11 @@ def test_a_pause_ends_the_lease_at_once_and_a_renewal_that_is_confirmed_gives_it
             clock = Clock()
             paused = lease(one, clock)
             await paused.acquire()
+            assert (paused.held, paused.unclaimed) == (True, True)
             clock.ahead_s = SHORT_S
-            assert not paused.held
+            assert (paused.held, paused.unclaimed) == (False, True)
+            clock.ahead_s = TAKE_OVER_S
+            assert (paused.held, paused.unclaimed) == (False, False)
             keeping = asyncio.create_task(paused.keep())  # nobody else came: it is the owner still
             await until(lambda: _is(paused.held))
             keeping.cancel()
