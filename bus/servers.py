@@ -23,11 +23,7 @@ from .identity import Credential, Keypair
 URL_VARIABLE: Final = "CORDON_URL"
 CA_VARIABLE: Final = "CORDON_CA"
 SERVERS_MAX: Final = 16
-SERVER_VERSION_MIN: Final = (
-    2,
-    12,
-    7,
-)  # older ones let a leaf node spoof Nats-Request-Info: who asks
+SERVER_VERSION_MIN: Final = (2, 12, 7)  # older ones let a leaf node spoof Nats-Request-Info
 _SCHEMES: Final = {"nats": False, "tls": True, "ws": False, "wss": True}  # whether it says TLS
 
 
@@ -119,9 +115,8 @@ def _says_tls(url: str) -> bool:
 
 
 def _not_a_url(message: str) -> ConfigError:
-    return ConfigError(
-        message, reason="url_invalid", advice="Write it as nats://host:port; several servers of one cluster with commas between."
-    )  # fmt: skip
+    advice = "Write it as nats://host:port; several servers of one cluster with commas between."
+    return ConfigError(message, reason="url_invalid", advice=advice)
 
 
 def _context(ca_file: str | None) -> ssl.SSLContext:

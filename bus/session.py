@@ -204,9 +204,12 @@ async def open_session(
     env = os.environ if environ is None else environ
     given = creds or env.get(CREDS_VARIABLE)
     credential = _credential(given)
-    address = url or env.get(URL_VARIABLE) or _home_url(given, env) or ""
+    told = url or env.get(URL_VARIABLE)
+    if told:
+        ca_file = ca_file or env.get(CA_VARIABLE)  # of those servers; a home on this machine has no TLS
+    address = told or _home_url(given, env) or ""
     default = project or env.get(PROJECT_VARIABLE, "")
-    transport = await open_nats(address, credential, name=name, ca_file=ca_file or env.get(CA_VARIABLE), timing=timing)
+    transport = await open_nats(address, credential, name=name, ca_file=ca_file, timing=timing)
     try:
         yield Session(transport, credential, project=default, timing=timing)
     finally:

@@ -169,9 +169,8 @@ class NatsTransport:
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
             closed_cb=self._on_closed,
-            connect_timeout=ceil(
-                self._timing.connect_s / len(self._servers.urls)
-            ),  # a server that is silent leaves time for the next
+            # A server that is silent leaves time for the next.
+            connect_timeout=ceil(self._timing.connect_s / len(self._servers.urls)),
             reconnect_time_wait=1,  # between tries of the first connect; later `_next_server` decides
             max_reconnect_attempts=-1,
             reconnect_to_server_handler=self._next_server,

@@ -122,9 +122,11 @@ class Call:
 
     def ca_file(self) -> str | None:
         """PEM of the authority of the servers' certificates: CORDON_CA, else the home's, if its servers are elsewhere."""
-        if self.env.get("CORDON_CA") or self.env.get("CORDON_URL"):
-            return self.env.get("CORDON_CA") or None
-        return self.existing_home().ca_file
+        named = self.env.get("CORDON_CA") or None
+        if self.env.get("CORDON_URL"):
+            return named
+        home = self.existing_home()
+        return (named or home.ca_file) if home.settings().servers else None
 
     def project_for(self, credential: Credential) -> str:
         """The project of an agent's call. Exit 2 with the list if none is chosen; the client refuses a wrong explicit one."""

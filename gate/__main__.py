@@ -41,7 +41,7 @@ def main() -> int:
         rates=not args.no_rates,
         nats_url=args.nats,
         creds=args.creds,
-        ca=args.ca or os.environ.get("CORDON_CA", ""),
+        ca=args.ca or (os.environ.get("CORDON_CA", "") if args.nats else ""),
     )
 
 

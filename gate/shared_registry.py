@@ -25,13 +25,22 @@ class _Ack(msgspec.Struct):
 
 
 async def publish_registry(nc: Client, shard: int, jwt: str) -> None:
-    """Keep it for the next owner. Refused (ledger_unreachable) when the servers don't confirm it."""
+    """Keep it for the next owner, unless a newer one is there. Refused (ledger_unreachable) when the servers don't confirm it."""
+    subject = f"owner.{shard}.registry"
     try:
-        ack = msgspec.json.decode(await request(nc, f"owner.{shard}.registry", jwt.encode()), type=_Ack)
+        there = await latest(nc, f"OWNER_{shard}", subject)
+        if there.data and _newer(there.data.decode(), jwt):
+            return
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(there.seq)}
+        ack = msgspec.json.decode(await request(nc, subject, jwt.encode(), headers=headers), type=_Ack)
     except (Unanswered, msgspec.MsgspecError):
         raise Refused("ledger_unreachable") from None
-    if ack.error is not None:
+    if ack.error is not None:  # another was faster, or there is no leader now: the home asks again
         raise Refused("ledger_unreachable")
+
+
+def _newer(one: str, other: str) -> bool:
+    return verify_jwt(one).issued_at > verify_jwt(other).issued_at
 
 
 async def fetch_registry(nc: Client, paths: Paths) -> None:
@@ -41,7 +50,7 @@ async def fetch_registry(nc: Client, paths: Paths) -> None:
         return
     verify_registry(there, paths.operator_jwt.read_text().strip())
     held = paths.registry.read_text().strip() if paths.registry.exists() else ""
-    if held and verify_jwt(held).issued_at > verify_jwt(there).issued_at:
+    if held and _newer(held, there):
         return
     new = paths.registry.with_name(f".registry.{os.getpid()}")
     new.write_text(there)

@@ -6,14 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
 
+from broker_config.claims import operator_jwt
 from bus.errors import ConfigError
+from bus.identity import keypair, registry_jwt
 from gate.lease import LEASE_S, Lease, running_clock
-from gate.ledger.errors import SteppedDown
+from gate.ledger.errors import LedgerWentBack, SteppedDown
 from gate.ledger.jetstream import API_TIMEOUT_S
+from gate.paths import Paths
+from gate.refusals import Refused
+from gate.shared_registry import fetch_registry, publish_registry
 
 from .ledger_server import LedgerServer, Relay, connected, until
 
@@ -180,6 +186,36 @@ def test_a_server_that_is_silent_says_nothing_about_the_owner(server: LedgerServ
                 await asyncio.wait_for(asyncio.shield(waiting), API_TIMEOUT_S + 1)
             clock.ahead_s = 122
             await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(scenario())
+
+
+def test_the_next_owner_finds_the_newest_registry_and_only_the_operator_s(server: LedgerServer, tmp_path: Path) -> None:
+    operator, signing, stranger = keypair("operator"), keypair("operator"), keypair("operator")
+    paths = Paths(tmp_path)
+    paths.operator_jwt.parent.mkdir()
+    paths.operator_jwt.write_text(operator_jwt(operator, "cordon", keypair("account").public, [signing.public], 1))
+    old, new, newest = (registry_jwt({}, signing, issued_at) for issued_at in (10, 20, 30))
+
+    async def scenario() -> None:
+        async with owner_stream(server) as (one, two):
+            await fetch_registry(two, paths)
+            assert not paths.registry.exists()
+            for jwt in (new, old):  # a former owner's, late: it doesn't take the newer one's place
+                await publish_registry(one, 0, jwt)
+                await fetch_registry(two, paths)
+                assert paths.registry.read_text() == new
+            paths.registry.write_text(newest)
+            await fetch_registry(two, paths)
+            assert paths.registry.read_text() == newest
+            await publish_registry(one, 0, registry_jwt({}, stranger, 40))
+            with pytest.raises(ConfigError) as e:
+                await fetch_registry(two, paths)
+            assert e.value.reason == "registry_untrusted"
+            assert paths.registry.read_text() == newest
+        async with connected(server.url) as nc:  # without its stream nothing is confirmed
+            with pytest.raises((Refused, LedgerWentBack)):
+                await publish_registry(nc, 0, newest)
 
     asyncio.run(scenario())
 

@@ -75,6 +75,25 @@ def test_a_server_that_proves_its_name_is_believed(folder: Path, server: Broker,
     asyncio.run(scenario())
 
 
+def test_a_ca_that_the_environment_names_is_not_asked_of_a_home_on_this_machine(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        with broker(folder) as plain:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "status.json").write_text(f'{{"url": "{plain.url}"}}')
+            monkeypatch.setenv("CORDON_CA", str(folder / "ca.crt"))
+            monkeypatch.setenv("CORDON_HOME", str(tmp_path))
+            monkeypatch.delenv("CORDON_URL", raising=False)
+            async with gatekeeper(plain.url), bus.connect(creds=CREDS, timing=FAST) as memory:
+                await memory.query("who is there?")
+            with pytest.raises(Unavailable, match="no TLS"):
+                async with bus.connect(plain.url, CREDS, timing=FAST):
+                    pass
+
+    asyncio.run(scenario())
+
+
 def test_a_server_of_another_authority_or_name_is_not(folder: Path, server: Broker, authority: Authority) -> None:
     async def refused(url: str, ca: str) -> str:
         with pytest.raises(Unavailable) as e:
