@@ -101,10 +101,11 @@ def status(call: Call) -> int | None:
     from bus import Unavailable
 
     home = call.existing_home()
-    now = read_status(home)
     if home.settings().servers:  # its processes are others' to start and stop: what answers is ready
-        now = Status(url=home.url, pids={}, state="ready", since="")
-    elif now is None:
+        answer = call.ask_control(lambda control: control.status())
+        return _told(call, Status(url=home.url, pids={}, state="ready", since=""), answer)
+    now = read_status(home)
+    if now is None:
         last = last_status(home)
         since, error = (last.since, last.error) if last else ("", None)
         now = Status(url=home.url, pids={}, state="stopped", since=since, error=error)

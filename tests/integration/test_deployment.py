@@ -279,6 +279,16 @@ def test_a_standby_goes_on_where_the_first_stopped_and_knows_all_that_it_was_tol
                 async with Control(made.world.home) as control:
                     assert (await control.status())["owner_epoch"] == 2
                     assert (await control.verify())["ok"]
+                where = ["--home", str(made.world.home.path)]
+                for line, code in (
+                    (["status"], 0),
+                    (["verify"], 0),
+                    (["get", kept.id, "--as", "acme/writer"], 0),
+                    (["up", "--detach"], 2),
+                    (["rebuild"], 2),
+                    (["broker", "init"], 0),  # again, and nothing is made
+                ):
+                    assert await asyncio.to_thread(run, [*line, *where]) == code, line
 
     asyncio.run(scenario())
 
