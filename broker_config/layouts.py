@@ -69,15 +69,15 @@ class Rendered:
 
 def node(text: str, *, leaves: bool = False) -> Node:
     """HOST or HOST:CLIENT_PORT:ROUTE_PORT; an IPv6 address in brackets. `ConfigError` otherwise."""
-    host, _, rest = text[1:].partition("]") if text.startswith("[") else (*text.partition(":")[:2], text.partition(":")[2])
-    ports = rest.lstrip(":").split(":") if rest.strip(":") else []
+    host, _, rest = text[1:].partition("]") if text.startswith("[") else text.partition(":")
+    ports = rest.removeprefix(":").split(":") if rest else []
     try:
         if len(ports) not in (0, 2) or not (ipaddress.ip_address(host) if ":" in host else _HOST.fullmatch(host)):
             raise ValueError(text)
         numbers = [int(p) for p in ports] or [CLIENT_PORT, ROUTE_PORT]
         if not all(0 < n < 65_536 for n in numbers):
             raise ValueError(text)
-    except (ValueError, ConfigError):
+    except ValueError:
         raise ConfigError(
             f"{text!r} is not a server's place.", reason="node_invalid", advice="Write it as HOST or HOST:CLIENT_PORT:ROUTE_PORT."
         ) from None
