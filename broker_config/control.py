@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -24,6 +25,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from bus import frames, subjects
+from bus.delegation import JOINT
 from bus.errors import Closed, ConfigError, Conflict, CordonError, Denied, Rejected, Unavailable
 from bus.frames import AdmAgent, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done, Refusal
 from bus.identity import Keypair, creds_text, keypair, parse_creds, parse_tags
@@ -124,7 +126,7 @@ class Control:
         """
         request = AgentRequest(tenant, name, role, tuple(projects), tuple(see), tuple(tools), person, user, ttl)
         async with self._changing_trust():
-            creds = self.home.agent_creds(tenant, subjects.token(name, "agent"))
+            creds = self.home.agent_creds(tenant, _root_name(name))
             _check_free(creds, tenant, name)
             owner = self.trust.tenant(tenant)
             self._check_active(owner)
@@ -144,22 +146,40 @@ class Control:
 
     async def agent_show(self, tenant: str, name: str) -> dict[str, Any]:
         """One row of `agent_list`. `Rejected` (agent_unknown) with the nearest name."""
-        rows = {str(row["name"]): row for row in await self.agent_list(tenant)}
-        if name not in rows:
-            raise Rejected(
-                f"Tenant {tenant} has no agent {name!r}.",
-                reason="agent_unknown",
-                field="name",
-                advice=nearest(name, sorted(rows), "agent"),
-            )
-        return rows[name]
+        try:
+            return await anext(self._family(self.trust.tenant(tenant), name))
+        except Rejected as e:
+            if e.reason != "agent_unknown":
+                raise
+        known = sorted(str(row["name"]) for row in await self.agent_list(tenant))
+        raise Rejected(
+            f"Tenant {tenant} has no agent {name!r}.",
+            reason="agent_unknown",
+            field="name",
+            advice=nearest(name, known, "agent"),
+        )
+
+    async def agent_family(self, tenant: str, name: str) -> list[dict[str, Any]]:
+        """An agent, and all below it whose time isn't over, each parent before its children."""
+        return [row async for row in self._family(self.trust.tenant(tenant), name)]
+
+    async def _family(self, tenant: Tenant, name: str) -> AsyncIterator[dict[str, Any]]:
+        cursor: int | None = 0
+        while cursor is not None:
+            page = await self._ask(AdmAgent(account=tenant.account, name=name, cursor=cursor))
+            for row in _rows(page, "agents"):
+                yield row
+            cursor = page["next"]
 
     async def agent_revoke(self, tenant: str, name: str) -> dict[str, Any]:
-        """Cut the agent within a second and for ever. What it wrote stays, attributed to it; its name is not used again."""
+        """Cut the agent, and all that it delegated, within a second and for ever. What they wrote stays, attributed to them;
+        their names are not used again.
+        """
         async with self._changing_trust():
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
-            await self._cut(owner, agent["keys"])
+            await self._cut(owner, agent["keys"], _ends([agent]))
             done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name))
+            done["fallen"] = await self._cut_below(owner, name)
             creds = self.home.agent_creds(tenant, name)
             for path in (creds, creds.with_suffix(".pending")):
                 path.unlink(missing_ok=True)
@@ -170,8 +190,9 @@ class Control:
     ) -> dict[str, Any]:
         """A new key and credential file for the same agent, with the same rights; the old key is cut (unless `keep_old`).
 
-        The agent keeps its id, context, notices and idempotency keys. `ttl` in seconds, None = the role's default. `projects`
-        take the place of those it had; none = it keeps them. An unknown one is Rejected, and nothing is changed.
+        The agent keeps its id, context, notices and idempotency keys; what the old key delegated is cut with it. `ttl` in
+        seconds, None = the role's default. `projects` take the place of those it had; none = it keeps them. An unknown one is
+        Rejected, and nothing is changed.
         """
         async with self._changing_trust():
             owner, agent = self.trust.tenant(tenant), await self.agent_show(tenant, name)
@@ -203,6 +224,7 @@ class Control:
             if old and not keep_old:
                 await self._cut(owner, old)
                 done = await self._ask(AdmAgent(action="revoke", account=owner.account, name=name, revoked=old))
+                await self._cut_below(owner, name)
         return {**done, "key": key.public, "tenant": tenant, "creds": str(creds)}
 
     def _check_active(self, tenant: Tenant) -> None:
@@ -214,10 +236,17 @@ class Control:
                 advice=f"Resume it first: cordon tenant resume {tenant.name}",
             )
 
-    async def _cut(self, tenant: Tenant, keys: Sequence[str]) -> None:
-        """The broker first: it closes the connections of these keys at once."""
-        self.trust.revoke(tenant, keys)
+    async def _cut(self, tenant: Tenant, keys: Sequence[str], ends: Mapping[str, int] | None = None) -> None:
+        """The broker first: it closes the connections of these keys at once. `ends`: when their credentials are over anyway."""
+        self.trust.revoke(tenant, keys, ends)
         await self.push_account(self.trust.tenant_jwt(tenant))
+
+    async def _cut_below(self, tenant: Tenant, name: str) -> list[str]:
+        """Names of what keys that were cut had delegated: the gatekeeper refuses it already, now the broker closes it too."""
+        fallen = [row async for row in self._family(tenant, name) if row["state"] == "ended"]
+        if fallen:
+            await self._cut(tenant, [key for row in fallen for key in row["keys"]], _ends(fallen))
+        return [str(row["name"]) for row in fallen]
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
         known = (
@@ -243,7 +272,7 @@ class Control:
         done = await self._ask(
             AdmAgent(
                 action="add", account=tenant.account, name=request.name, key=key.public, role=request.role,
-                projects=list(request.projects), person=request.person,
+                projects=list(request.projects), person=request.person, user=request.user,
             )
         )  # fmt: skip
         was = (done.get("role"), sorted(done.get("projects") or ()), done.get("person") or "")
@@ -331,12 +360,28 @@ async def _request(client: Client, subject: str, data: bytes, timeout_s: float) 
         ) from None
 
 
+def _ends(agents: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Key → the unix second in which its credentials are over, for those of delegated agents."""
+    return {
+        key: int(datetime.fromisoformat(row["expires_at"]).timestamp()) + 1
+        for row in agents
+        for key in row["keys"]
+        if row["expires_at"]
+    }
+
+
 def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return list(result.get(name, []))
 
 
 def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | None) -> AgentRequest:
     """What the agent's credential file grants, to be granted again. `Rejected` when the file is gone, or isn't its own."""
+    if agent["parent"]:
+        raise Conflict(
+            f"Agent {tenant}/{agent['name']} was delegated by {agent['parent']}: it is not rotated.",
+            reason="delegated_not_rotated",
+            advice="Delegate a new one; revoke this one if its key is known to others.",
+        )
     if agent["state"] == "revoked":
         raise Denied(
             f"Agent {tenant}/{agent['name']} was revoked.", reason="agent_revoked", advice="Add an agent with another name."
@@ -361,6 +406,17 @@ def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | 
     see, tool = (tags.get(kind, ()) for kind in ("see", "tool"))
     person, user = ("".join(tags.get(kind, ())) for kind in ("person", "user"))
     return AgentRequest(tenant, str(agent["name"]), str(agent["role"]), tuple(agent["projects"]), see, tool, person, user, ttl)
+
+
+def _root_name(name: str) -> str:
+    if JOINT in subjects.token(name, "agent"):
+        raise Rejected(
+            f"Agent name {name!r} is not allowed: {JOINT!r} stands between an agent's name and its child's.",
+            reason="bad_name",
+            field="agent",
+            advice="Use single dashes.",
+        )
+    return name
 
 
 def _check_free(creds: Path, tenant: str, name: str) -> None:

@@ -15,7 +15,7 @@ from bus.identity import Keypair, Verified, verify_jwt
 
 from . import server_file
 from .home import Home
-from .roles import ROLES, Role
+from .roles import DELEGATED, ROLES, Role
 from .server import render
 
 
@@ -59,9 +59,9 @@ class Examined:
         return [self._account(f.name, f) for f in folders if self._held(seed(f, "account").public).exists()]
 
     def role_keys(self, tenant: str) -> dict[str, Role]:
-        """Signing key → role."""
-        folder = self.home.tenant_trust(tenant)
-        return {seed(folder, f"role-{role.name}").public: role for role in ROLES.values()}
+        """Signing key → role, the issuer's keys among them."""
+        folders = ((self.home.tenant_trust(tenant), ROLES), (self.home.issuer_trust(tenant), DELEGATED))
+        return {seed(folder, f"role-{role.name}").public: role for folder, roles in folders for role in roles.values()}
 
     def _account(self, name: str, folder: Path) -> Account:
         key = seed(folder, "account").public

@@ -131,9 +131,17 @@ class Home:
     def tenant_trust(self, tenant: str) -> Path:
         return self.tenants / tenant
 
+    def issuer_trust(self, tenant: str) -> Path:
+        """The issuer's keys of one tenant: all that its process needs of trust/ beside operator.jwt and registry.jwt."""
+        return self.trust / "issuer" / tenant
+
     def revocations(self, tenant: str) -> Path:
         """JSON {user key: unix seconds}: what was issued to that key until then is void; `*` = to any key."""
         return self.tenant_trust(tenant) / "revoked.json"
+
+    def revocations_until(self, tenant: str) -> Path:
+        """JSON {user key: unix seconds}: from then on that key's revocation says nothing any more."""
+        return self.tenant_trust(tenant) / "revoked-until.json"
 
     @property
     def user_ids_key(self) -> Path:

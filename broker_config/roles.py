@@ -1,12 +1,12 @@
 """What each role's scoped signing key grants: the one table of tenant-side rights. Data and pure functions.
 
-T is the tenant's name, P `{{tag(project)}}`, C `{{tag(see)}}`, K `{{subject()}}` (the user's public key). The broker fills in the
-last three from the signed credential; a missing tag grants nothing.
+T is the tenant's name, P `{{tag(project)}}`, C `{{tag(see)}}`, V `{{tag(verb)}}`, K `{{subject()}}` (the user's public key). The
+broker fills in the last four from the signed credential; a missing tag grants nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bus.identity import RegistryEntry
@@ -16,6 +16,7 @@ from .claims import Scope, Subjects, Template
 
 P: Final = "{{tag(project)}}"
 C: Final = "{{tag(see)}}"
+V: Final = "{{tag(verb)}}"
 K: Final = "{{subject()}}"
 INBOX: Final = f"_INBOX.{K}.>"
 
@@ -24,7 +25,10 @@ DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class Role:
-    """`memory`, `ops`: verbs, or None for all. `origin` empty = none by claim. `ttl_s_*`: None = no end."""
+    """`memory`, `ops`: verbs, or None for all. `origin` empty = none by claim. `ttl_s_*`: None = no end.
+
+    `delegated`: of the issuer's key. Its credentials name each of their verbs, and so the broker holds them to those.
+    """
 
     name: str
     origin: str
@@ -36,6 +40,7 @@ class Role:
     ttl_s_default: int | None = None
     ttl_s_max: int | None = None
     needs_user: bool = False
+    delegated: bool = False
 
 
 ROLES: Final[dict[str, Role]] = {
@@ -56,11 +61,12 @@ ROLES: Final[dict[str, Role]] = {
         Role("auditor", "", "restricted", ops=("why", "root", "trace", "exposure", "audit", "verify", "stats")),
     )
 }  # fmt: skip
+DELEGATED: Final[dict[str, Role]] = {name: replace(ROLES[name], delegated=True) for name in ("agent", "user_session")}
 
 
 def scope(role: Role, key: str, tenant: str) -> Scope:
     """The scoped signing key `key` of `role` in the tenant named `tenant`."""
-    memory = ("*",) if role.memory is None else role.memory
+    memory = (V,) if role.delegated else ("*",) if role.memory is None else role.memory
     ops = ("*",) if role.ops is None else role.ops
     publish = [f"mem.{tenant}.{P}.{verb}.{K}" for verb in memory] + [f"ops.{tenant}.{verb}.{K}" for verb in ops]
     subscribe = [INBOX]
@@ -76,5 +82,6 @@ def registry_entry(role: Role, account: str) -> RegistryEntry:
     memory = MEMORY_VERBS if role.memory is None else role.memory
     ops = OPS_VERBS if role.ops is None else role.ops
     return RegistryEntry(
-        tenant=account, role=role.name, origin=role.origin, classification=role.classification, verbs=[*memory, *ops]
+        tenant=account, role=role.name, origin=role.origin, classification=role.classification, verbs=[*memory, *ops],
+        delegated=role.delegated,
     )  # fmt: skip

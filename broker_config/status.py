@@ -17,7 +17,8 @@ from .processes import is_ours
 
 State = Literal["starting", "ready", "degraded", "stopped"]
 RESTART: Final = "`cordon down`, then `cordon up --detach`"
-PROCESSES: Final = ("supervisor", "broker", "gatekeeper")
+SERVING: Final = ("supervisor", "broker", "gatekeeper")  # without one of these nobody is served
+PROCESSES: Final = (*SERVING, "issuer", "janitor")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def read_status(home: Home) -> Status | None:
     pids = {name: pid for name, pid in last.pids.items() if is_ours(pid, home)}
     if not pids:
         return None
-    whole = set(pids) == set(PROCESSES)
+    whole = pids.keys() >= set(SERVING)
     state: State = last.state if whole or (last.state != "ready" and "supervisor" in pids) else "degraded"
     return msgspec.structs.replace(last, pids=pids, state=state)
 
@@ -88,6 +89,6 @@ def not_serving(home: Home, now: Status) -> Unavailable:
 
 
 def _unexplained(home: Home, now: Status) -> Problem:
-    missing = next((name for name in PROCESSES if name not in now.pids), "gatekeeper")
+    missing = next((name for name in SERVING if name not in now.pids), "gatekeeper")
     log = f"See {home.log(missing)}."
     return Problem(reason=f"{missing}_gone", message=f"Its {missing} is not running.", advice=log)

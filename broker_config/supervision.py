@@ -1,7 +1,8 @@
-"""Keeps a home's broker and gatekeeper running: starts them in order, restarts what died, gives up when that doesn't help.
+"""Keeps a home's processes running: starts them in order, restarts what died, gives up when that doesn't help.
 
 Invariants: the holder of run/up.lock is the only supervisor of a home; the gatekeeper is started only when the broker greets and
-the streams are those that the home made; one that refused to serve is left alone; what ends the supervisor ends its children.
+the streams are those that the home made; one that refused to serve is left alone; a process beside these (BESIDE) that keeps
+dying is left alone too, and the home serves on; what ends the supervisor ends its children.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,10 +32,10 @@ from .trust import Trust
 
 TICK_S: Final = 0.05
 GATEKEEPER_STOP_S: Final = 10.0
+BESIDE_STOP_S: Final = 2.0
 EXIT_REFUSED_TO_SERVE: Final = 65  # the gatekeeper's own: it wrote run/gatekeeper.error and a restart can't help
 EXIT_CONFIG: Final = 2
 EXIT_GAVE_UP: Final = 6
-_STARTED: Final = ("broker", "gatekeeper")  # in this order
 # One thread each for BLAS and the tokeniser: two collapse under contention (measured).
 GATEKEEPER_ENV: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -73,6 +74,19 @@ def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
     return command if home.settings().rates else [*command, "--no-rates"]
 
 
+def issuer_command(home: Home) -> list[str]:
+    return [sys.executable, "-P", "-m", "broker_config.issuer_process", "--home", str(home.path)]
+
+
+def janitor_command(home: Home, shard: int = 0) -> list[str]:
+    return [sys.executable, "-P", "-m", "gate.janitor", "--home", str(home.path), "--shard", str(shard)]
+
+
+# What runs beside, with a key of its own: the home serves without it.
+BESIDE: Final[dict[str, Callable[[Home], list[str]]]] = {"issuer": issuer_command, "janitor": janitor_command}
+_STARTED: Final = ("broker", "gatekeeper", *BESIDE)  # in this order
+
+
 class Supervisor:
     """Runs in the main thread of its own process: it takes signals, and its children die with that thread."""
 
@@ -85,6 +99,7 @@ class Supervisor:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._refused: Problem | None = None  # why the gatekeeper isn't to be started
         self._error: Problem | None = None
+        self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
         self._was_ready = False
         self._shown: Status | None = None
         self._stop = threading.Event()
@@ -126,6 +141,10 @@ class Supervisor:
         wanted = "gatekeeper" not in self._children and "broker" in self._children and self._refused is None
         if wanted and now >= self._start_at["gatekeeper"]:
             self._try("gatekeeper")
+        ready = self._state() == "ready"  # they don't compete with a start, and are there when it is over
+        for name in BESIDE:
+            if ready and name not in self._children and name not in self._left and now >= self._start_at[name]:
+                self._start_beside(name)
 
     def _try(self, name: str) -> None:
         """Start it; a start that fails counts as a death, a gatekeeper that may not start as a refusal."""
@@ -151,6 +170,12 @@ class Supervisor:
         self._children["gatekeeper"] = child
         self._log(f"gatekeeper started, pid {child.pid}")
 
+    def _start_beside(self, name: str) -> None:
+        child = spawn(BESIDE[name](self.home), self.home.log(name))
+        write_pid(self.home.pid_file(name), child.pid)
+        self._children[name] = child
+        self._log(f"{name} started, pid {child.pid}")
+
     def _bury(self, name: str) -> None:
         child = self._children.get(name)
         code = None if child is None else child.poll()
@@ -167,16 +192,24 @@ class Supervisor:
     def _died(self, name: str, what: str) -> None:
         delay = self._restarts[name].died(time.monotonic())
         log = self.home.log(name)
+        policy = self._restarts[name]
+        if delay is None and name in BESIDE:
+            self._left[name] = Problem(
+                reason=f"{name}_keeps_dying", message=f"{what} It died {policy.deaths_max} times.", advice=f"See {log}."
+            )
+            self._log(f"{what} It is left alone.")
+            return
         if delay is None:
-            policy = self._restarts[name]
             raise GaveUp(
                 f"The {name} died {policy.deaths_max} times within {policy.window_s:g} s; last: {what}",
                 reason=f"{name}_keeps_dying",
                 advice=f"See {log}, then `cordon up` again.",
             )
         self._start_at[name] = time.monotonic() + delay
-        self._error = Problem(reason=f"{name}_died", message=what, advice=f"It is started again by itself; see {log}.")
         self._log(f"{what} Starting it again in {delay:g} s.")
+        if name in BESIDE:
+            return
+        self._error = Problem(reason=f"{name}_died", message=what, advice=f"It is started again by itself; see {log}.")
 
     def _read_refusal(self) -> Problem:
         try:
@@ -187,6 +220,10 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop what this supervisor started, and nothing else: an orphan's pid file is what `stop` finds it by."""
+        for name in BESIDE:
+            if child := self._children.pop(name, None):
+                stop_child(child, BESIDE_STOP_S)
+                self.home.pid_file(name).unlink(missing_ok=True)
         if gatekeeper := self._children.pop("gatekeeper", None):
             stop_child(gatekeeper, GATEKEEPER_STOP_S)
             self.home.pid_file("gatekeeper").unlink(missing_ok=True)
@@ -212,7 +249,13 @@ class Supervisor:
         pids = {} if now == "stopped" else {"supervisor": os.getpid(), **{name: c.pid for name, c in self._children.items()}}
         same = self._shown is not None and self._shown.state == now
         since = self._shown.since if self._shown is not None and same else utc(time.time())
-        status = Status(url=self.home.url, pids=pids, state=now, since=since, error=self._refused or self._error)
+        status = Status(
+            url=self.home.url,
+            pids=pids,
+            state=now,
+            since=since,
+            error=self._refused or self._error or next(iter(self._left.values()), None),
+        )
         if status != self._shown:
             write_status(self.home, status)
             if not same:

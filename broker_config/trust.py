@@ -8,7 +8,7 @@ Who may do what: docs/wire.md, 'Keys and permissions'. A wildcard stands for a w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +24,7 @@ from bus.subjects import token
 from . import claims
 from .claims import Export, Import, Permissions, Responses, Subjects
 from .home import Home, private_folder, write_private
-from .roles import ROLES, Role, registry_entry, scope
+from .roles import DELEGATED, ROLES, Role, registry_entry, scope
 
 STREAM_KINDS: Final = ("LEDGER", "READS", "ERASED")
 REPLY_TTL_NS: Final = 60_000_000_000  # a hold over a large tenant answers late; longer than any request deadline
@@ -231,7 +231,7 @@ class Trust:
             Import(name="feed", subject=f"feed.{account}.>", local_subject=f"feed.{name}.>", account=core, type="stream"),
             Import(name="notice", subject=f"notice.{account}.>", local_subject=f"notice.{name}.>", account=core, type="stream"),
         )
-        scopes = [scope(role, self._role_key(name, role).public, name) for role in ROLES.values()]
+        scopes = [scope(role, key, name) for key, role in self.role_keys(name).items()]
         return claims.account_jwt(
             account, name, self._operator_signing(), self._now(),
             imports=imports, signing_keys=scopes, revocations=self.revocations(name),
@@ -251,9 +251,19 @@ class Trust:
         path = self.home.revocations(tenant)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
-    def revoke(self, tenant: Tenant, keys: Iterable[str]) -> None:
-        """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed."""
-        self._write_revocations(tenant, self.revocations(tenant.name) | dict.fromkeys(keys, self._now()))
+    def revoke(self, tenant: Tenant, keys: Iterable[str], ends: Mapping[str, int] | None = None) -> None:
+        """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed.
+
+        `ends`: keys whose credentials are over at that unix second; from then on they are left out again, for the account has
+        room for some 10,000.
+        """
+        path, now = self.home.revocations_until(tenant.name), self._now()
+        until = msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+        until |= ends or {}
+        if until:
+            write_private(path, msgspec.json.encode({k: end for k, end in until.items() if end > now}, order="sorted").decode())
+        revoked = {k: at for k, at in self.revocations(tenant.name).items() if until.get(k, now + 1) > now}
+        self._write_revocations(tenant, revoked | dict.fromkeys(keys, now))
 
     def restore(self, tenant: Tenant) -> None:
         """Lift the revocation of everybody; single keys stay revoked."""
@@ -267,7 +277,7 @@ class Trust:
         entries: dict[str, RegistryEntry] = {}
         for name in self.tenant_names():
             account = self.tenant(name).account
-            entries |= {self._role_key(name, role).public: registry_entry(role, account) for role in ROLES.values()}
+            entries |= {key: registry_entry(role, account) for key, role in self.role_keys(name).items()}
         jwt = registry_jwt(entries, self._operator_signing(), self._now())
         write_private(self.home.registry, jwt)
         return jwt
@@ -303,6 +313,14 @@ class Trust:
 
     def _role_key(self, tenant: str, role: Role) -> Keypair:
         return self._seed(tenant, f"role-{role.name}")
+
+    def role_keys(self, tenant: str) -> dict[str, Role]:
+        """Public signing key → role, the issuer's keys among them. Those of a tenant that is older than the issuer are made."""
+        folder = self.home.issuer_trust(tenant)
+        for name in DELEGATED:
+            _write_once(folder / f"role-{name}.nk", keypair("account").seed)
+        delegated = {Keypair((folder / f"role-{r.name}.nk").read_text().strip()).public: r for r in DELEGATED.values()}
+        return {self._role_key(tenant, role).public: role for role in ROLES.values()} | delegated
 
 
 def _write_once(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ Agents use `connect`, operators `connect_operator`. All errors are `CordonError`
 Everything runs on asyncio, through anyio.
 """
 
-from .client import MemoryBus, connect
+from .client import Child, MemoryBus, connect
 from .errors import (
     Closed,
     ConfigError,
@@ -32,8 +32,10 @@ from .frames import (
     ContextAnswer,
     Draft,
     Edge,
+    Erasure,
     Feed,
     Item,
+    LegalHold,
     Member,
     Memory,
     Notice,
@@ -42,6 +44,7 @@ from .frames import (
     Recall,
     Receipt,
     Stats,
+    Store,
     Synced,
     TraceAnswer,
     WhyAnswer,
@@ -52,6 +55,7 @@ from .transport import Timing
 __all__ = [
     "Actor",
     "Case",
+    "Child",
     "Closed",
     "ConfigError",
     "Conflict",
@@ -62,9 +66,11 @@ __all__ = [
     "Desk",
     "Draft",
     "Edge",
+    "Erasure",
     "Feed",
     "FrameTooLarge",
     "Item",
+    "LegalHold",
     "MalformedFrame",
     "Member",
     "Memory",
@@ -76,6 +82,7 @@ __all__ = [
     "Receipt",
     "Rejected",
     "Stats",
+    "Store",
     "Synced",
     "Timing",
     "TraceAnswer",

@@ -18,17 +18,23 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Self, TypedDict, Unpack
+from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 import msgspec
 
+from .delegation import signed
+from .errors import MalformedFrame
 from .frames import (
     Ack,
     Classification,
+    Delegate,
+    Delegated,
     Draft,
     FeedKind,
     Get,
@@ -48,9 +54,12 @@ from .frames import (
     Synced,
     TaskState,
 )
+from .identity import Keypair, creds_text, keypair
 from .session import Session, open_session
 from .streams import FeedStream, NoticeStream, feed_stream
 from .transport import Timing
+
+CHILD_NAME_CHARS: Final = 8  # of its key, where a child is given no name: unique among its parent's, and three links fit
 
 
 class DraftFields(TypedDict, total=False):
@@ -115,6 +124,26 @@ class Labels(NamedTuple):
 
 # By client, so that two agents in one process don't label each other's calls.
 _labels: ContextVar[Mapping[MemoryBus, Labels]] = ContextVar("cordon_labels")
+
+
+@dataclass(frozen=True)
+class Child:
+    """A delegated agent. `creds`: the text of its .creds file, what `connect` takes; empty if its key was made elsewhere."""
+
+    said: Delegated = field(repr=False)
+    creds: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}, until {self.expires_at}"
+
+    @property
+    def name(self) -> str:
+        return self.said.name
+
+    @property
+    def expires_at(self) -> str:
+        """RFC 3339."""
+        return self.said.expires_at
 
 
 class MemoryBus:
@@ -197,6 +226,54 @@ class MemoryBus:
 
     def _here(self) -> Labels:
         return _labels.get({}).get(self, Labels())
+
+    # --- delegation -------------------------------------------------------------------------------
+    async def delegate(
+        self,
+        name: str = "",
+        *,
+        projects: Sequence[str] | None = None,
+        verbs: Sequence[str] | None = None,
+        clearance: Classification | None = None,
+        ceiling: Origin | None = None,
+        tools: Sequence[str] | None = None,
+        user: str = "",
+        ttl: int | None = None,
+        role: str = "",
+        key: str = "",
+    ) -> Child:
+        """A credential for a helper, never wider than this one. What isn't named it has as its parent has it.
+
+            child = await memory.delegate("helper", projects=["p1"], verbs=["query", "get"], ttl=600)
+            async with bus.connect(url, child.creds) as helper:
+                recall = await helper.query("how do we log in to staging?")
+
+        It shares this agent's context, so nothing that either was served is shed by the other, and ends with this credential. Its
+        full name is this agent's, `--`, and `name` (a part of its key if none is given). `ttl` in seconds, an hour unless
+        given. It may delegate on only if `verbs` says so. A user gateway gives its child a `user`, and a context of its own.
+        Its key pair is made here and the seed isn't sent; with `key`, a public one, only that key's holder can use what comes.
+        Raises Denied (`delegation_too_wide`, with the dimension as `field`), Conflict, Unavailable, DeadlineExceeded.
+        """
+        pair = None if key else keypair("user")
+        public = pair.public if pair else key
+        wish = Delegate(
+            name=name or public[-CHILD_NAME_CHARS:].lower(),
+            key=public,
+            role=role,
+            projects=None if projects is None else list(projects),
+            clearance=clearance or "",
+            verbs=None if verbs is None else list(verbs),
+            tools=None if tools is None else list(tools),
+            ceiling=ceiling or "",
+            user=user,
+            ttl=ttl,
+            at=int(time.time()),
+        )
+        parent = Keypair(self._session.credential.seed)
+        said = await self._session.ask(signed(wish, parent), Delegated, project=self._session.any_project())
+        if said.key != public:
+            raise MalformedFrame("The answer is for another child.", reason="foreign_answer")
+        return Child(said, creds_text(said.jwt, pair) if pair else "")
 
     # --- what changed -----------------------------------------------------------------------------
     def feed(

@@ -141,6 +141,26 @@ class Sync(Frame, frozen=True, kw_only=True, tag="sync"):
     """Asks for the open notices of this agent."""
 
 
+class Delegate(Frame, frozen=True, kw_only=True, tag="delegate"):
+    """Asks for a credential of the public key `key`, never wider than one's own. What is left out is the parent's.
+
+    `ttl` in seconds; `at`: unix seconds of the asking. `proof`: the parent's signature over all of it (bus.delegation).
+    """
+
+    key: str
+    name: str
+    role: str = ""
+    projects: list[str] | None = None
+    clearance: Classification | Literal[""] = ""
+    verbs: list[str] | None = None
+    tools: list[str] | None = None
+    ceiling: Origin | Literal[""] = ""
+    user: str = ""
+    ttl: int | None = None
+    at: int = 0
+    proof: str = ""
+
+
 # --- agents: answers ------------------------------------------------------------------------------
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote it, as the broker said. `id` is stable over key rotation; `chain` are the delegating agents' ids, root first."""
@@ -311,6 +331,48 @@ class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
     position: int = 0
 
 
+class Delegated(Answer, frozen=True, kw_only=True, tag="delegated"):
+    """A child: who it is, and its signed credential `jwt`. `chain`: the delegating agents' ids, root first."""
+
+    id: str
+    name: str
+    key: str
+    role: str
+    chain: list[str]
+    projects: list[str]
+    clearance: Classification
+    verbs: list[str]
+    tools: list[str] = []
+    ceiling: Origin
+    user: str = ""
+    expires_at: str
+    jwt: str
+    duplicate: bool = False
+    position: int = 0
+
+
+# --- inside CORE: gatekeeper and issuer -----------------------------------------------------------
+class Sign(Frame, frozen=True, kw_only=True, tag="sign"):
+    """The gatekeeper asks the issuer for a child's credential: the parent's JWT, its signed wish, the child's full name and end.
+
+    `account`: the tenant's account key. `expires_at`: unix seconds.
+    """
+
+    account: str
+    parent: str
+    wish: Delegate
+    name: str
+    expires_at: int
+
+
+class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"):
+    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale or too_wide, `field` the dimension."""
+
+    jwt: str = ""
+    reason: str = ""
+    field: str = ""
+
+
 # --- operators: requests --------------------------------------------------------------------------
 class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     """Plan, apply or force a hold. `selector`: memory ids, `agent:NAME`, `run:LABEL`, `source:URI`.
@@ -379,6 +441,35 @@ class ContextRequest(Frame, frozen=True, kw_only=True, tag="context"):
 
 class StatsRequest(Frame, frozen=True, kw_only=True, tag="stats_query"):
     """Counts of this tenant, as far as this operator may see them."""
+
+
+class Erase(Frame, frozen=True, kw_only=True, tag="erase"):
+    """Erase the text of memories, for ever. `selector` as for Hold. `derived`: what came of them too.
+
+    `dry_run` changes nothing. `agree`: the id of another person's request that an open case or a legal hold stands against.
+    """
+
+    selector: list[str] = []
+    derived: bool = False
+    dry_run: bool = False
+    agree: str = ""
+    message: str = ""
+
+
+class ErasureQuery(Frame, frozen=True, kw_only=True, tag="erasure_query"):
+    """The receipt of one erasure with a page of its members, or (erasure empty) all of them."""
+
+    erasure: str = ""
+    cursor: int = 0
+
+
+class LegalHoldRequest(Frame, frozen=True, kw_only=True, tag="legal_hold"):
+    """Keep memories from being erased by one person alone (`selector`), end that (`lift`), or list what there is."""
+
+    selector: list[str] = []
+    lift: str = ""
+    message: str = ""
+    cursor: int = 0
 
 
 # --- operators: answers ---------------------------------------------------------------------------
@@ -494,6 +585,76 @@ class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
     position: int = 0
 
 
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """One store of an erasure's receipt. `no_text`: there is nothing to erase in it."""
+
+    name: str
+    count: int = 0
+    state: Literal["done", "pending", "no_text"]
+    note: str = ""
+
+
+class Erasure(Answer, frozen=True, kw_only=True, tag="erasure"):
+    """A plan of an erasure, or its receipt. `members` is one page of `count`; `derived` of them only derive from what was named.
+
+    Plan: `left` would stay although it derives from them; `cases` and `legal_holds` stand against it: it takes a second person.
+    Receipt: `erasing` until every store in reach is without the text, `pending` says what isn't yet. `out_of_reach`: copies that
+    this home doesn't have.
+    """
+
+    erasure: str = ""
+    state: Literal["plan", "erasing", "done"]
+    by: str = ""
+    person: str = ""
+    second: str = ""
+    why: str = ""
+    members: list[Member] = []
+    count: int
+    derived: int = 0
+    left: list[Member] = []
+    left_count: int = 0
+    elsewhere: int = 0
+    cases: list[str] = []
+    legal_holds: list[str] = []
+    stores: list[Store] = []
+    pending: list[str] = []
+    out_of_reach: list[str] = []
+    erased_at: str = ""
+    done_at: str | None = None
+    position: int = 0
+    next: int | None = None
+
+
+class Erasures(Answer, frozen=True, kw_only=True, tag="erasures"):
+    """A page of erasures, newest first, without their members."""
+
+    erasures: list[Erasure]
+    position: int = 0
+    next: int | None = None
+
+
+class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
+    """Who keeps which memories from being erased, and why. `ids`: at most a page, of those that this operator may see."""
+
+    hold: str
+    by: str
+    person: str = ""
+    why: str = ""
+    ids: list[str] = []
+    count: int
+    elsewhere: int = 0
+    placed_at: str = ""
+    lifted_at: str | None = None
+
+
+class LegalHolds(Answer, frozen=True, kw_only=True, tag="legal_holds"):
+    """A page of legal holds, newest first; or the one that was just placed or lifted."""
+
+    holds: list[LegalHold]
+    position: int = 0
+    next: int | None = None
+
+
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
 
@@ -542,6 +703,7 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     """Register, rotate, revoke or list agents of a tenant.
 
     rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
+    list: those that the home issued, or (`name`) that one and a page of those that it delegated. `user`: whom it speaks for.
     """
 
     action: Literal["add", "rotate", "revoke", "list"] = "list"
@@ -552,6 +714,8 @@ class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     projects: list[str] = []
     person: str = ""
     revoked: list[str] = []
+    user: str = ""
+    cursor: int = 0
 
 
 class AdmRegistry(Frame, frozen=True, kw_only=True, tag="adm_registry"):
@@ -568,6 +732,13 @@ class AdmVerify(Frame, frozen=True, kw_only=True, tag="adm_verify"):
     """Verify chain, positions and counts, live."""
 
 
+class AdmErased(Frame, frozen=True, kw_only=True, tag="adm_erased"):
+    """The janitor asks for blocks to strip, and tells which are done and what went wrong. Answered late when there are none."""
+
+    done: list[int] = []
+    trouble: str = ""
+
+
 class Done(Answer, frozen=True, kw_only=True, tag="done"):
     """Answer of the control plane. `result` holds plain JSON values."""
 
@@ -575,19 +746,24 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
     position: int = 0
 
 
-MemoryRequest = Draft | Query | Get | Ack | Sync
-OpsRequest = Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest
-AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify
-Reply = Receipt | Recall | Refusal | Synced | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats | Done
+MemoryRequest = Draft | Query | Get | Ack | Sync | Delegate
+OpsRequest = (
+    Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery | LegalHoldRequest
+)  # fmt: skip
+AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify | AdmErased
+Reply = (
+    Receipt | Recall | Refusal | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats
+    | Erasure | Erasures | LegalHolds | Done
+)  # fmt: skip
 Push = Feed | Notice
 
 # The verb of the subject decides which request a frame must be: one table for client and gatekeeper.
 VERB_OF: dict[type[Frame], str] = {
-    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync",
+    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
-    ContextRequest: "context", StatsRequest: "stats",
+    ContextRequest: "context", StatsRequest: "stats", Erase: "erase", ErasureQuery: "erase", LegalHoldRequest: "erase",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
-    AdmVerify: "verify",
+    AdmVerify: "verify", AdmErased: "erased",
 }  # fmt: skip
 FRAME_BYTES_MAX: dict[type[Frame], int] = {  # others: QUERY_FRAME_BYTES_MAX
     Draft: limits.DRAFT_FRAME_BYTES_MAX,

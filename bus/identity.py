@@ -66,7 +66,8 @@ def keypair(kind: KeyKind, entropy: bytes | None = None) -> Keypair:
     return Keypair(nkeys.encode_seed(raw, PREFIX[kind]).decode())
 
 
-def _raw_public(key: str) -> bytes:
+def raw_public(key: str) -> bytes:
+    """The 32 bytes of a public nkey. `ValueError` if its checksum is wrong."""
     raw = base64.b32decode(key)
     if nkeys.crc16(bytearray(raw[:-2])).to_bytes(2, "little") != raw[-2:]:
         raise ValueError("checksum")
@@ -78,7 +79,7 @@ def is_kind(key: str, kind: KeyKind) -> bool:
     if not is_key(key):
         return False
     try:
-        _raw_public(key)
+        raw_public(key)
     except ValueError:
         return False
     return base64.b32decode(key)[0] == PREFIX[kind]
@@ -104,6 +105,7 @@ class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What one signing key grants at most.
 
     tenant: account key. origin: highest origin, empty = none by claim. classification: highest. verbs: of `mem` and `ops` alike.
+    delegated: it is the issuer's: it signs for children alone, of whom the ledger knows how far each may go.
     """
 
     tenant: str
@@ -111,6 +113,7 @@ class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     classification: str
     verbs: list[str]
+    delegated: bool = False
 
 
 class RegistryNats(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +189,7 @@ def verify_jwt(jwt: str) -> Verified:
         if msgspec.json.decode(_unb64(header)) != _HEADER:
             raise ValueError("another algorithm")
         claims = msgspec.json.decode(_unb64(body), type=_Claims)
-        VerifyKey(_raw_public(claims.iss)).verify(f"{header}.{body}".encode(), _unb64(signature))
+        VerifyKey(raw_public(claims.iss)).verify(f"{header}.{body}".encode(), _unb64(signature))
     except (ValueError, BadSignatureError, TypeError):
         raise ConfigError("This JWT is damaged or wrongly signed.", reason="jwt_invalid", advice=_AS_ISSUED) from None
     return Verified(
@@ -201,7 +204,7 @@ def verify_jwt(jwt: str) -> Verified:
 
 # --- tags -------------------------------------------------------------------------------------------
 MANY_VALUED: Final = ("project", "see", "tool", "verb")
-SINGLE_VALUED: Final = ("tenant", "ceiling", "user", "person")
+SINGLE_VALUED: Final = ("tenant", "ceiling", "user", "person", "depth")
 
 
 def parse_tags(tags: Iterable[str]) -> dict[str, tuple[str, ...]]:

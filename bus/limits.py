@@ -15,7 +15,7 @@ PAYLOAD_BYTES_MAX: Final = 1 << 20  # the server's max_payload
 DRAFT_FRAME_BYTES_MAX: Final = 512 << 10
 QUERY_FRAME_BYTES_MAX: Final = 64 << 10
 RECALL_FRAME_BYTES_MAX: Final = 512 << 10
-REGISTRY_FRAME_BYTES_MAX: Final = (1 << 20) - 4_096  # of the home itself: about 400 tenants a home; headers need the rest
+REGISTRY_FRAME_BYTES_MAX: Final = (1 << 20) - 4_096  # of the home itself: about 290 tenants a home; headers need the rest
 PAGE_BYTES_MAX: Final = 256 << 10
 PAGE_ITEMS_MAX: Final = 500
 

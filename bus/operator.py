@@ -1,4 +1,4 @@
-"""What an operator imports: find out, hold, release, review.
+"""What an operator imports: find out, hold, release, review, erase.
 
     async with bus.connect_operator() as desk:
         plan = await desk.plan("mem_01jd…")
@@ -6,9 +6,9 @@
         case = await desk.apply(plan.plan, "the source was forged")
         await desk.release(case.case, "false alarm")
 
-Invariants: a change (apply, hold_now, release, review, close_context) is sent again only if the broker proves that nobody got it,
-so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` tells what happened. Paged answers
-come whole.
+Invariants: a change (apply, hold_now, release, review, close_context, erase, a legal hold) is sent again only if the broker
+proves that nobody got it, so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` or
+`erasures()` tells what happened. Paged answers come whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from .frames import (
     Cases,
     ContextAnswer,
     ContextRequest,
+    Erase,
+    Erasure,
+    ErasureQuery,
+    Erasures,
     Hold,
+    LegalHold,
+    LegalHoldRequest,
+    LegalHolds,
     OpsRequest,
     Plan,
     Release,
@@ -60,8 +67,8 @@ P = TypeVar("P", bound=_Page)
 class Desk:
     """An operator's desk. `connect_operator` makes it.
 
-    A selector is one of or a list of memory ids, `agent:NAME`, `run:LABEL`, `source:URI`. Every call may raise Denied, Rejected
-    (an id that is unknown or ambiguous, a missing message), Unavailable and DeadlineExceeded.
+    A selector is one of or a list of memory ids, `agent:NAME`, `user:ID`, `run:LABEL`, `source:URI`. Every call may raise Denied,
+    Rejected (an id that is unknown or ambiguous, a missing message), Unavailable and DeadlineExceeded.
     """
 
     def __init__(self, session: Session) -> None:
@@ -97,6 +104,49 @@ class Desk:
     async def review(self, id: str, verdict: Literal["accept", "reject"], message: str) -> WhyAnswer:
         """Decide on a memory that was held when it was written. Answers what is known of it then."""
         return await self._change(Review(id=id, verdict=verdict, message=message), WhyAnswer)
+
+    # --- erase ------------------------------------------------------------------------------------
+    async def plan_erasure(self, selector: Selector, derived: bool = False) -> Erasure:
+        """What `erase` would erase, what derives from it (`left`, unless `derived`), and what stands against it."""
+        return await self._look(Erase(selector=_selected(selector), derived=derived, dry_run=True), Erasure)
+
+    async def erase(self, selector: Selector, message: str, derived: bool = False) -> Erasure:
+        """Erase the text of memories for ever; with `derived` also of what came of them. The receipt.
+
+        Conflict (erasure_contested) where an open case or a legal hold has one of them: another person may then `agree_to_erase`
+        `error.detail["request"]`, within 60 minutes.
+        """
+        return await self._change(Erase(selector=_selected(selector), derived=derived, message=message), Erasure)
+
+    async def agree_to_erase(self, request: str) -> Erasure:
+        """The second person's yes to exactly what another one asked for. Denied to the same person."""
+        return await self._change(Erase(agree=request), Erasure)
+
+    async def erasure(self, id: str) -> Erasure:
+        """A receipt as it is now, with all its members."""
+        first = await self._look(ErasureQuery(erasure=id), Erasure)
+        pages = await self._rest(first, lambda cursor: self._look(ErasureQuery(erasure=first.erasure, cursor=cursor), Erasure))
+        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+
+    async def erasures(self) -> list[Erasure]:
+        """All receipts, newest first, without their members."""
+        first = await self._look(ErasureQuery(), Erasures)
+        pages = await self._rest(first, lambda cursor: self._look(ErasureQuery(cursor=cursor), Erasures))
+        return [erasure for page in pages for erasure in page.erasures]
+
+    async def place_legal_hold(self, selector: Selector, message: str) -> LegalHold:
+        """From now on erasing one of these memories, as far as they exist now, takes two persons. They are read as before."""
+        return (await self._change(LegalHoldRequest(selector=_selected(selector), message=message), LegalHolds)).holds[0]
+
+    async def lift_legal_hold(self, hold: str, message: str) -> LegalHold:
+        """End it. Denied to any other person than who placed it."""
+        return (await self._change(LegalHoldRequest(lift=hold, message=message), LegalHolds)).holds[0]
+
+    async def legal_holds(self) -> list[LegalHold]:
+        """All of them, newest first, the lifted ones too."""
+        first = await self._look(LegalHoldRequest(), LegalHolds)
+        pages = await self._rest(first, lambda cursor: self._look(LegalHoldRequest(cursor=cursor), LegalHolds))
+        return [hold for page in pages for hold in page.holds]
 
     # --- find out ---------------------------------------------------------------------------------
     async def case(self, id: str) -> Case:

@@ -5,6 +5,7 @@ ops.<tenant>.<verb>.<operator key>                 operator → gatekeeper
 feed.<tenant>.<project>.<classification>.<kind>    gatekeeper → agents
 notice.<tenant>.<agent key>                        gatekeeper → one agent
 adm.<shard>.<verb>.<admin key>                     the home's control plane, inside CORE
+iss.<shard>.sign                                   gatekeeper → issuer, inside CORE
 in.<shard>.<account>.<project>.<verb>.<key>        what mem… becomes inside CORE
 op.<shard>.<account>.<verb>.<key>                  what ops… becomes inside CORE
 """
@@ -73,6 +74,11 @@ def feed(tenant: str, project: str, classification: str = "*", kind: str = "*") 
 def notice(tenant: str, key: str) -> str:
     """Subject of one agent's notices. Inside CORE `tenant` is the account key."""
     return f"notice.{tenant}.{key}"
+
+
+def sign(shard: int) -> str:
+    """Inside CORE, from the gatekeeper to the issuer."""
+    return f"iss.{shard}.sign"
 
 
 def inbox(key: str) -> str:

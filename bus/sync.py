@@ -53,6 +53,7 @@ class MemoryBus(_Blocking[client.MemoryBus]):
     write = _blocking(client.MemoryBus.write)
     query = _blocking(client.MemoryBus.query)
     get = _blocking(client.MemoryBus.get)
+    delegate = _blocking(client.MemoryBus.delegate)
     ack = _blocking(client.MemoryBus.ack)
     sync = _blocking(client.MemoryBus.sync)
 
@@ -76,6 +77,14 @@ class Desk(_Blocking[operator.Desk]):
     context = _blocking(operator.Desk.context)
     close_context = _blocking(operator.Desk.close_context)
     stats = _blocking(operator.Desk.stats)
+    plan_erasure = _blocking(operator.Desk.plan_erasure)
+    erase = _blocking(operator.Desk.erase)
+    agree_to_erase = _blocking(operator.Desk.agree_to_erase)
+    erasure = _blocking(operator.Desk.erasure)
+    erasures = _blocking(operator.Desk.erasures)
+    place_legal_hold = _blocking(operator.Desk.place_legal_hold)
+    lift_legal_hold = _blocking(operator.Desk.lift_legal_hold)
+    legal_holds = _blocking(operator.Desk.legal_holds)
 
 
 @contextmanager

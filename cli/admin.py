@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from .agents import register_agents
 from .call import Call
 from .command import PEOPLE, command, group
 from .exits import usage
@@ -15,6 +16,7 @@ from .render import render_untrusted
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
 
+FALLEN_SHOWN: Final = 8  # delegated agents, in a sentence
 _NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
 
 
@@ -27,11 +29,12 @@ def register(app: typer.Typer) -> None:
     projects = group(app, "project", "Add and list a tenant's projects.", panel=PEOPLE)
     command(projects, "add", example="cordon project add acme p1")(project_add)
     command(projects, "list", example="cordon project list acme")(project_list)
-    agents = group(app, "agent", "Add, list, rotate and revoke a tenant's agents.", panel=PEOPLE)
+    agents = group(app, "agent", "Add, list, delegate, rotate and revoke a tenant's agents.", panel=PEOPLE)
     command(agents, "add", example="cordon agent add acme writer --project p1")(agent_add)
     command(agents, "list", example="cordon agent list acme")(agent_list)
     command(agents, "show", example="cordon agent show acme writer")(agent_show)
     command(agents, "rotate", example="cordon agent rotate acme writer")(agent_rotate)
+    register_agents(agents)
     command(agents, "revoke", example="cordon agent revoke acme writer")(agent_revoke)
 
 
@@ -115,10 +118,14 @@ def agent_add(
     return None
 
 
-def agent_list(call: Call, tenant: TenantName) -> int | None:
-    """List a tenant's agents."""
-    rows = call.ask_control(lambda control: control.agent_list(tenant))
-    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects"))
+def agent_list(
+    call: Call,
+    tenant: TenantName,
+    below: Annotated[str, typer.Option(metavar="NAME", help="This one, and those that it delegated, instead.")] = "",
+) -> int | None:
+    """List a tenant's agents, and how many each has delegated; with --below those of one."""
+    rows = call.ask_control(lambda control: control.agent_family(tenant, below) if below else control.agent_list(tenant))
+    return _listed(call, "agents", rows, ("name", "state", "role", "agent_id", "projects", "below"))
 
 
 def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
@@ -129,9 +136,10 @@ def agent_show(call: Call, tenant: TenantName, name: Name) -> int | None:
         return None
     keys = [f"{key} ({'revoked' if key in row['revoked'] or row['state'] == 'revoked' else 'active'})" for key in row["keys"]]
     pairs = {"agent": f"{tenant}/{name} ({row['role']})", "state": row["state"], "id": row["agent_id"]}
-    show(
-        facts(pairs | {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "keys": " ".join(keys)})
-    )
+    if row["parent"]:
+        pairs |= {"delegated by": row["parent"], "until": row["expires_at"]}
+    rights = {"projects": _cell(row["projects"]) or "none", "person": row["person"] or "nobody", "below": str(row["below"])}
+    show(facts(pairs | rights | {"keys": " ".join(keys)}))
     return None
 
 
@@ -161,9 +169,14 @@ def agent_rotate(
 
 
 def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
-    """Cut an agent for ever. What it wrote stays, attributed to it; its name is not used again."""
+    """Cut an agent, and all that it delegated, for ever. What they wrote stays, attributed; their names are not used again."""
     done = call.ask_control(lambda control: control.agent_revoke(tenant, name))
-    return _told(call, done, f"agent {tenant}/{name} is revoked; hold what it wrote with: cordon hold agent:{name} --dry-run")
+    fallen = done["fallen"]
+    more = f" and {len(fallen) - FALLEN_SHOWN} more" if len(fallen) > FALLEN_SHOWN else ""
+    with_it = f", and with it {', '.join(fallen[:FALLEN_SHOWN])}{more}" if fallen else ""
+    return _told(
+        call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: cordon hold agent:{name} --dry-run"
+    )
 
 
 def _told(call: Call, done: dict[str, Any], sentence: str) -> int | None:

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app, "up", example="cordon up --detach")(up)
     command(app, "down", example="cordon down")(down)
     command(app, "status", example="cordon status --json")(status)
+    command(app, "janitor", example="cordon janitor")(janitor)
     command(app, "use", example="cordon use acme/writer --project p1")(use)
 
 
@@ -90,6 +91,19 @@ def _is_visible(pid: int) -> bool:
     except (ProcessLookupError, PermissionError):  # gone, or somebody else's by now
         return False
     return True
+
+
+def janitor(call: Call) -> int | None:
+    """Run the process that strips erased text from the ledger, in the foreground.
+
+    `cordon up` starts one beside the others. Two at once do no harm. It ends with Ctrl-C, and with the broker.
+    """
+    import subprocess
+
+    from broker_config.supervision import janitor_command
+
+    home = call.existing_home()
+    return subprocess.run(janitor_command(home), env={**os.environ, "CORDON_URL": call.url()}, check=False).returncode or None
 
 
 def status(call: Call) -> int | None:

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from . import admin, broker, cases, contexts, demo, doctor, homes, ledger, lineage, memories, quickstart, watch
+from . import admin, agents, broker, cases, contexts, demo, doctor, erasures, homes, ledger, lineage, memories, quickstart, watch
 from .command import GLOBAL_OPTIONS, print_help
 from .exits import DEBUG_VARIABLE, Exit, Failure, failure_of, usage
 from .output import note, output_error, prepare_streams, reader_left
@@ -32,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for noun in (homes, quickstart, admin, memories, watch, lineage, cases, contexts, ledger, doctor, broker, demo):
+for noun in (homes, quickstart, admin, agents, memories, watch, lineage, cases, erasures, contexts, ledger, doctor, broker, demo):
     noun.register(app)
 
 

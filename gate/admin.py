@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from bus.delegation import JOINT
 from bus.errors import ConfigError
-from bus.frames import AdmAgent, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
+from bus.frames import AdmAgent, AdmErased, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
+from bus.limits import PAGE_ITEMS_MAX
 from bus.subjects import is_key, is_token
 from gate import ids
 from gate.config import ProjectSettings, encode_settings
 from gate.ledger import events as E
+from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import ROLES
 from gate.state.principals import Agent
@@ -43,6 +46,8 @@ class Admin:
                 return Done(request_id=req.request_id, result=self.shard.status())
             case AdmVerify():
                 return Done(request_id=req.request_id, result=await self.shard.verify())
+            case AdmErased():
+                return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done, req.trouble))
             case AdmRegistry():
                 return await self._registry(req)
             case AdmTenant():
@@ -154,11 +159,10 @@ class Admin:
     async def _agent(self, req: AdmAgent) -> Done:
         t = self._known(req.account)
         if req.action == "list":
-            rows = [self._shown(a) for a in t.agents.all]
-            return Done(
-                request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=lambda r: str(r["name"]))}
-            )
+            return self._agents(t, req)
         if not is_token(req.name):
+            raise Refused("bad_name", field="name")
+        if req.action == "add" and JOINT in req.name:
             raise Refused("bad_name", field="name")
         if req.action in ("rotate", "revoke"):
             agent = t.agents.by_name.get(req.name)
@@ -166,8 +170,11 @@ class Admin:
                 raise Refused("agent_unknown", field="name")
             await self._commit(t, lambda: self._rotated(t, agent, req) if req.action == "rotate" else self._revoked(agent, req))
             return Done(request_id=req.request_id, result=self._shown(agent), position=t.position)
-        if not is_key(req.key) or req.role not in ROLES or not _PERSON.match(req.person):
-            raise Refused("bad_field", field="key" if not is_key(req.key) else "role" if req.role not in ROLES else "person")
+        fits = {"key": is_key(req.key), "role": req.role in ROLES, "person": _PERSON.match(req.person)}
+        fits["user"] = not req.user or is_token(req.user)
+        for field, good in fits.items():
+            if not good:
+                raise Refused("bad_field", field=field)
         for name in req.projects:
             if name not in t.projects:
                 raise Refused("project_unknown", field="projects")
@@ -188,16 +195,34 @@ class Admin:
                     projects=req.projects,
                     person=req.person,
                     by=ADMIN,
+                    user=t.user_hash(req.user) if req.user else "",
                 )
             ]
 
         await self._commit(t, events)
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
 
+    def _agents(self, t: Tenant, req: AdmAgent) -> Done:
+        """Those that the home issued; with a name that one and a page of those that it delegated, directly or not."""
+        if not req.name:
+            rows = [self._shown(a) for a in t.agents.all if a.parent is None]
+            return Done(request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=_by_name)})
+        agent = t.agents.by_name.get(req.name)
+        if agent is None:
+            raise Refused("agent_unknown", field="name")
+        found = [agent, *agent.below(self.shard.now_ms())]
+        end = req.cursor + PAGE_ITEMS_MAX
+        rows = [self._shown(a) for a in found[req.cursor : end]]
+        return Done(
+            request_id=req.request_id, result={"tenant": t.name, "agents": rows, "next": end if end < len(found) else None}
+        )
+
     def _rotated(self, t: Tenant, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
         """One more key, and perhaps other projects, for the same agent: its id, context, notices and idempotency keys stay."""
         if agent.whole:
             raise Refused("agent_revoked", field="name")
+        if agent.parent is not None:
+            raise Refused("delegated_not_rotated", field="name")
         if not is_key(req.key) or t.agents.by_key.get(req.key, agent) is not agent or req.key in agent.revoked:
             raise Refused("bad_field", field="key")
         if any(name not in t.projects for name in req.projects):
@@ -227,8 +252,10 @@ class Admin:
             return []
         return [E.AgentRevoked(ms=self.shard.now_ms(), agent=agent.id, keys=keys, whole=whole, by=ADMIN)]
 
-    @staticmethod
-    def _shown(a: Agent) -> dict[str, Any]:
+    def _fell(self, agent: Agent, key: str) -> bool:
+        return not agent.stands(key, self.shard.now_ms())
+
+    def _shown(self, a: Agent) -> dict[str, Any]:
         return {
             "agent_id": a.text,
             "name": a.name,
@@ -238,5 +265,17 @@ class Admin:
             "projects": list(a.projects),
             "person": a.person,
             "revoked": sorted(a.revoked),
-            "state": "revoked" if a.whole else "active",
+            "state": "revoked" if a.whole else "active" if any(not self._fell(a, k) for k in a.keys) else self._over(a),
+            "chain": [ids.text("agt_", x) for x in a.chain],
+            "parent": a.parent.name if a.parent else "",
+            "below": sum(1 for _ in a.below(self.shard.now_ms())),
+            "expires_at": rfc3339(a.expires_ms) if a.expires_ms else None,
         }
+
+    def _over(self, a: Agent) -> str:
+        """Why no key speaks for an agent that was not revoked itself."""
+        return "expired" if a.expires_ms and a.expires_ms <= self.shard.now_ms() else "ended"
+
+
+def _by_name(row: dict[str, Any]) -> str:
+    return str(row["name"])

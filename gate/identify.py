@@ -5,7 +5,7 @@ Invariant: nothing in a payload takes part here, and only the exact header `Nats
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from bus.delegation import DEPTH_MAX
 from bus.frames import CLASSIFICATIONS, ORIGINS
 from bus.identity import RegistryEntry
 from bus.limits import NAME_CHARS_MAX
@@ -24,10 +25,17 @@ from .state.principals import Agent
 from .state.tenant import Tenant
 
 HEADER: Final = "Nats-Request-Info"
-SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person"})
+SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person", "depth"})
 MANY_TAGS: Final = frozenset({"project", "see", "tool", "verb"})
 TOOL_RESULT: Final = ORIGINS.index("tool_result")
+DEPTHS: Final = tuple(str(n) for n in range(1, DEPTH_MAX + 1))
 DEFAULT_CLEARANCE: Final = 0  # no `see:` tag: public only
+
+
+class Presented(msgspec.Struct, frozen=True):
+    """The credential that the requester connected with, as the server passes it on."""
+
+    jwt: str = ""
 
 
 class RequestInfo(msgspec.Struct, frozen=True):
@@ -54,6 +62,7 @@ class Rights:
     tools: frozenset[str]
     verbs: frozenset[str]
     person: str
+    depth: int = 0  # links of delegation above it, by the issuer's word; 0 = issued by the home
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +83,30 @@ class Principal:
 
 
 _decode_info = msgspec.json.Decoder(RequestInfo).decode
+_decode_presented = msgspec.json.Decoder(Presented).decode
+
+
+def presented_jwt(headers: Mapping[str, str] | None) -> str:
+    """The JWT of a request whose principal was identified."""
+    return _decode_presented(headers[HEADER]).jwt if headers else ""
 
 
 class Identifier:
     """Turns a request's subject and headers into a Principal, or refuses. The registry is replaced whole."""
 
     def __init__(
-        self, shard: str, core_account: str, tenants: Mapping[str, Tenant], registry: Mapping[str, RegistryEntry]
+        self,
+        shard: str,
+        core_account: str,
+        tenants: Mapping[str, Tenant],
+        registry: Mapping[str, RegistryEntry],
+        now_ms: Callable[[], int],
     ) -> None:
         self.shard = shard
         self.core_account = core_account
         self.tenants = tenants
         self.registry = dict(registry)
+        self.now_ms = now_ms
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
 
     def use_registry(self, registry: Mapping[str, RegistryEntry]) -> None:
@@ -113,16 +134,23 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
-        if info.user in agent.revoked or agent.whole:
-            raise Refused("credential_revoked")
+        if not agent.stands(info.user, self.now_ms()):
+            raise _fallen(agent, info.user, self.now_ms())
         if tenant.suspended:
             raise Refused("tenant_suspended")
+        user_hash = tenant.user_hash(rights.user) if rights.user else ""
+        _check_delegated(agent, rights, user_hash)
+        if user_hash:
+            ctx = tenant.context_of(agent)
+            if ctx.user and ctx.user != user_hash:
+                raise Refused("second_user")
+            ctx.user = user_hash
         row = allow("mem" if at.project else "ops", at.verb, rights.role, rights.verbs)
         if at.project:
             project = tenant.projects.get(at.project) if at.project in rights.projects else None
             if project is None or project.state != "active":
                 raise Refused("project_unknown", detail=_nearest(at.project, rights.projects & tenant.projects.keys()))
-        return Principal(tenant, agent, info.user, at.project, rights, tenant.user_hash(rights.user) if rights.user else "", row)
+        return Principal(tenant, agent, info.user, at.project, rights, user_hash, row)
 
     def _rights_of(self, info: RequestInfo) -> Rights:
         key = (info.issuer_key, tuple(info.tags))
@@ -135,6 +163,32 @@ class Identifier:
                 self._rights.clear()
             rights = self._rights[key] = rights_of(entry, info.tags)
         return rights
+
+
+def _fallen(agent: Agent, key: str, now_ms: int) -> Refused:
+    """Why its key speaks for an agent no more."""
+    if agent.whole or key in agent.revoked:
+        return Refused("credential_revoked")
+    return Refused("credential_expired" if agent.expires_ms and agent.expires_ms <= now_ms else "parent_revoked")
+
+
+def _check_delegated(agent: Agent, rights: Rights, user_hash: str) -> None:
+    """A child's credential is the issuer's, and no wider than the ledger says: one signing key alone widens nobody."""
+    if len(agent.chain) != rights.depth:
+        raise Refused("delegation_exceeded", field="depth")
+    b = agent.bounds
+    if b is None:
+        return
+    for field, within in (
+        ("projects", rights.projects <= b.projects),
+        ("verbs", rights.verbs <= b.verbs),
+        ("tools", rights.tools <= b.tools),
+        ("clearance", rights.clearance <= b.clearance),
+        ("ceiling", rights.ceiling <= b.ceiling),
+        ("user", user_hash == b.user),
+    ):
+        if not within:
+            raise Refused("delegation_exceeded", field=field)
 
 
 def _nearest(name: str, known: AbstractSet[str]) -> dict[str, str]:
@@ -162,6 +216,9 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
         else:
             raise Refused("tag_invalid")
     if entry.role == "user_session" and "user" not in single:  # its word is a user's: it must say whose
+        raise Refused("tag_invalid")
+    depth = single.get("depth", "0")
+    if depth not in (DEPTHS if entry.delegated else ("0",)):
         raise Refused("tag_invalid")
     top_class = CLASSIFICATIONS.index(entry.classification)
     top_origin = ORIGINS.index(entry.origin) if entry.origin in ORIGINS else -1
@@ -192,4 +249,5 @@ def rights_of(entry: RegistryEntry, tags: list[str]) -> Rights:
         frozenset(many["tool"]),
         verbs,
         single.get("person", ""),
+        int(depth),
     )

@@ -16,7 +16,7 @@ ID_CHARS = 26
 TAIL_BYTES = 10
 _DRAWN = 256
 _tails: list[bytes] = []
-PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_")
+PREFIXES = ("mem_", "rec_", "out_", "act_", "case_", "plan_", "ctx_", "agt_", "era_", "lgl_")
 
 
 def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:

@@ -55,6 +55,32 @@ class TenantIndex:
         self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
         self.catalog.maybe_commit(time.monotonic())
 
+    def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:
+        """Forget the text of these memories in postings, vectors and the catalog; how many of them still had one there.
+
+        The catalog last: what it has no text of is in none of the others, since a term can be told from the text alone, and after
+        a restart nothing without text is indexed.
+        """
+        c = tenant.columns
+        rows = [row for row in self.catalog.fetch(seqs).values() if row.content]
+        for row in rows:
+            self.project(int(c.project[row.seq])).remove(int(c.row[row.seq]), frozenset(terms(row.content)))
+        if rows:
+            self.catalog.erase(rows)
+        return len(rows)
+
+    def forget(self, context: bytes, seqs: frozenset[int], tenant: Tenant) -> bool:
+        """The same for what a context's window keeps of them; whether it could hold anything."""
+        text, ctx = self.contexts.get(context), tenant.contexts[context]
+        if text is None:
+            return False
+        writers = {int(tenant.columns.actor[s]) for s in seqs}
+        own = any(tenant.agents.all[n].root == ctx.root for n in writers)
+        if not text.forget(seqs, own=own):
+            return False
+        self._recall_echoes(ctx, tenant, text)
+        return True
+
     def idle(self) -> None:
         """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
         self.catalog.maybe_commit(time.monotonic())
@@ -86,7 +112,7 @@ class TenantIndex:
             c = tenant.columns
             for s in new:
                 row = rows.get(s)
-                if row is None:
+                if row is None or not row.content:
                     if s > self.applied:  # the loop was faster than the index: it comes again
                         fresh.append(s)
                     continue  # erased

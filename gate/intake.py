@@ -17,11 +17,26 @@ import msgspec
 from nats.aio.msg import Msg
 
 from bus import frames, limits
-from bus.frames import INTENTS, ORIGINS, RISKS, Ack, AdminRequest, Draft, Frame, Get, NoticeKind, OpsRequest, Query, Sync, Synced
+from bus.frames import (
+    INTENTS,
+    ORIGINS,
+    RISKS,
+    Ack,
+    AdminRequest,
+    Delegate,
+    Draft,
+    Frame,
+    Get,
+    NoticeKind,
+    OpsRequest,
+    Query,
+    Sync,
+    Synced,
+)
 from bus.subjects import parse_inbound
 from gate import ids
 from gate.config import AGENT_IN_FLIGHT_MAX, TENANT_IN_FLIGHT_MAX
-from gate.identify import Principal
+from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
 from gate.quotas import Bucket
 from gate.reading.ask import Ask
@@ -55,6 +70,7 @@ _decoders: Final[dict[str, Any]] = {
     "get": msgspec.json.Decoder(Get).decode,
     "ack": msgspec.json.Decoder(Ack).decode,
     "sync": msgspec.json.Decoder(Sync).decode,
+    "delegate": msgspec.json.Decoder(Delegate).decode,
 }
 
 
@@ -100,6 +116,8 @@ class Intake:
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Sync():
                 self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
+            case Delegate():
+                self._spawn(self._delegate(p, req, m), m.reply, request_id, p.key, p.project, p)
 
     def _refuse(
         self, account: str, verb: str, key: str, project: str, reply: str, e: Refused, request_id: str, p: Principal | None
@@ -251,6 +269,14 @@ class Intake:
             a.origins = sum({1 << ORIGINS.index(o) for o in q.required_origin})
         a.text, a.k, a.history_off = q.text, q.k, q.history_off
         a.filters = {k: frozenset(v) for k, v in q.filters.items()}
+
+    async def _delegate(self, p: Principal, req: Delegate, m: Msg) -> None:
+        try:
+            answer = await self.shard.delegations.answer(p, req, presented_jwt(m.headers))
+        except Refused as e:
+            self.shard.audit_refusal(p, "delegate", e.code)
+            raise
+        self.shard.send(m.reply, frames.encode(answer))
 
     # --- notices ----------------------------------------------------------------------------------
     def _synced(self, p: Principal, request_id: str) -> Synced:

@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from bus.errors import ConfigError
 from bus.limits import REQUEST_TIMEOUT_S
 from gate.ledger.errors import SteppedDown
-from gate.ledger.jetstream import ApiError, Latest, StreamMissing, Unanswered, latest, request
+from gate.ledger.jetstream import ApiError, StreamMissing, Unanswered, last_of, request
 
 log = logging.getLogger(__name__)
 LEASE_S: Final = 5.0
@@ -91,11 +91,10 @@ class Lease:
         while True:
             asked_at = self._clock()  # before the question: a pause while the answer lies here must not count as silence
             try:
-                last = await self._latest()
+                seq, record = await self._latest()
             except Unanswered:  # a silent broker says nothing about the owner: its time starts again
                 seen = -1
             else:
-                seq, record = last.seq, _decoded(last)
                 if seq != seen:
                     seen, seen_at = seq, self._clock()
                 lapsed = asked_at - seen_at >= self._take_over_s
@@ -135,14 +134,13 @@ class Lease:
                 self._confirmed(ack.seq, sent_at)
                 return
             # Refused: an earlier renewal of ours whose answer was lost, or another owner.
-            last = await self._latest()
+            seq, record = await self._latest()
         except Unanswered:
             return
-        record = _decoded(last)
         if record is None or record.owner != self.owner:
             self._sent_at = float("-inf")
-            raise SteppedDown(self.stream, last.seq)
-        self._seq = last.seq
+            raise SteppedDown(self.stream, seq)
+        self._seq = seq
 
     async def release(self) -> None:
         """Nothing is answered any more: another may take over at once. If this is lost, it waits for TAKE_OVER_S."""
@@ -170,16 +168,14 @@ class Lease:
             raise Unanswered(str(ack.error))
         return ack
 
-    async def _latest(self) -> Latest:
+    async def _latest(self) -> tuple[int, Record | None]:
+        """The sequence of the last record, and the record; (0, None) before the first."""
         try:
-            return await latest(self._nc, self.stream, self._subject)
+            last = await last_of(self._nc, self.stream, self._subject)
         except StreamMissing:
             raise ConfigError(
                 f"The server has no stream {self.stream}.",
                 reason="owner_stream_missing",
                 advice="Make the shard's streams once, as the home's owner: `cordon broker init`.",
             ) from None
-
-
-def _decoded(last: Latest) -> Record | None:
-    return msgspec.json.decode(last.data, type=Record) if last.data else None
+        return (last[0], msgspec.json.decode(last[1], type=Record)) if last else (0, None)

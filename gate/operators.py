@@ -22,8 +22,11 @@ from bus.frames import (
     ContextAnswer,
     ContextRequest,
     Edge,
+    Erase,
+    ErasureQuery,
     Frame,
     Hold,
+    LegalHoldRequest,
     Release,
     Review,
     Stats,
@@ -66,7 +69,7 @@ class Operators:
 
     async def answer(self, p: Principal, req: Frame) -> Frame:
         """The answer to one operator request. Raises Refused."""
-        if isinstance(req, Hold | Release | Review | ContextRequest):
+        if isinstance(req, Hold | Release | Review | ContextRequest | Erase | LegalHoldRequest):
             req = msgspec.structs.replace(req, message=_checked_message(req.message))
         match req:
             case Hold():
@@ -77,6 +80,14 @@ class Operators:
             case Review():
                 await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
                 return await self._why(p, Why(id=req.id, request_id=req.request_id))
+            case Erase():
+                _checked_selector(req.selector)
+                return await self.shard.erasing.erase(p, req)
+            case ErasureQuery():
+                return self.shard.erasing.receipts(p, req)
+            case LegalHoldRequest():
+                _checked_selector(req.selector)
+                return await self.shard.erasing.legal_hold(p, req)
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():
@@ -114,10 +125,7 @@ class Operators:
         return await done
 
     async def _hold(self, p: Principal, req: Hold) -> Frame:
-        if len(req.selector) > SELECTOR_MAX:
-            raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
-        for term in req.selector:
-            text_ok(term, "selector", 2_048, 1)
+        _checked_selector(req.selector)
         if req.dry_run or not (req.plan or req.now):
             return await self.shard.holds.plans.plan(p, req)
         holds = self.shard.holds
@@ -202,7 +210,13 @@ class Operators:
             "trust_effective": int(c.eff[s]) / 1000,
             "trust_floor": e.floor / 1000,
             "classification": CLASSIFICATIONS[e.class_],
-            "actor": {"id": agent.text, "name": agent.name, "key": e.key, "role": e.role},
+            "actor": {
+                "id": agent.text,
+                "name": agent.name,
+                "key": e.key,
+                "role": e.role,
+                "chain": [ids.text("agt_", x) for x in e.chain],
+            },
             "written_at": rfc3339(e.ms),
             "sourceless": e.nosrc,
             "holds": list(e.holds),
@@ -213,6 +227,9 @@ class Operators:
             "redactions": [r[0] for r in e.red],
             "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and decide(p, int(c.superseded[s])) else None,
             "exposed": [ids.text("case_", x) for x in e.exposed],
+            "erased_at": rfc3339(int(c.erased[s])) if c.erased[s] else None,
+            "erasures": [x.text for x in t.erasures.values() if s in x.members],
+            "legal_holds": [h.text for h in t.legal_holds.values() if not h.lifted_ms and s in h.members],
         }
         return WhyAnswer(
             agent=p.key,
@@ -234,7 +251,7 @@ class Operators:
             ],
             reads=[self._read(t, r) for r in reads],
             cases=[k.text for k in cases],
-            content=row.content if req.reveal else None,
+            content=row.content if req.reveal and not c.erased[s] else None,
             position=t.position,
         )
 
@@ -354,6 +371,13 @@ def _may_close(p: Principal, ctx: Context) -> None:
         raise Refused("context_elsewhere", field="agent")
 
 
+def _checked_selector(selector: list[str]) -> None:
+    if len(selector) > SELECTOR_MAX:
+        raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
+    for term in selector:
+        text_ok(term, "selector", 2_048, 1)
+
+
 def _checked_message(message: str) -> str:
     """A person's reason, checked, and without secrets: it is stored like any text."""
     if len(message) > MESSAGE_CHARS_MAX:
@@ -371,7 +395,9 @@ def _served_sentence(served: int, decided: int) -> str:
 def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cases: list[str], reads: int) -> list[str]:
     """What happened to this memory, as a person would say it. No agent text in it."""
     agent = facts["actor"]["name"]
-    out = [f"Agent {agent} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
+    above = "".join(f", delegated by {t.agents.by_id[x].name}" for x in reversed(e.chain))
+    who = f"{agent}{above}," if above else agent
+    out = [f"Agent {who} wrote it on {facts['written_at']} into project {e.project}; the broker vouches for the agent."]
     if e.edges:
         kinds = [E.EDGE_KINDS[x.kind] for x in e.edges]
         said = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
@@ -388,6 +414,8 @@ def _sentences(t: Tenant, s: int, e: E.MemoryWritten, facts: dict[str, Any], cas
     out += [f"It was held at write: {code}." for code in e.holds]
     if cases:
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
+    if facts["erased_at"]:
+        out.append(f"Its text was erased on {facts['erased_at']}: who wrote it, its labels and what came of it stay.")
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")
     out.append(

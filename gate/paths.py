@@ -20,12 +20,16 @@ class Paths:
         self.operator_jwt = home / "trust" / "operator.jwt"
         self.user_ids_key = home / "trust" / "user-ids.key"  # master key, where tenants' folders don't reach every gatekeeper
         self.creds = creds or home / "creds" / "_core" / "gatekeeper.creds"
-        self.status = home / "run" / "status.json"
-        self.ready = home / "run" / "gatekeeper.ready"
-        self.error = home / "run" / "gatekeeper.error"
+        self.run = home / "run"
+        self.status = self.run / "status.json"
+        self.ready = self.run / "gatekeeper.ready"
+        self.error = self.run / "gatekeeper.error"
 
     def catalog(self, account: str) -> Path:
         return self.folder / "tenants" / account / "catalog.sqlite"
+
+    def vector_files(self, account: str) -> Path:
+        return self.folder / "tenants" / account / "vectors"
 
     def user_key(self, tenant: str, account: str) -> bytes:
         """The key that hashes the ids of a tenant's end users. OSError or ValueError where there is none, or no whole one."""
@@ -42,4 +46,4 @@ class Paths:
             return False
 
     def aside(self, stamp: str) -> Path:
-        return self.home / "run" / f"aside-{stamp}"
+        return self.run / f"aside-{stamp}"

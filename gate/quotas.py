@@ -20,6 +20,9 @@ class Limit(NamedTuple):
 # The project's defaults table names the rates; a burst is two seconds' worth of them.
 AGENT_WRITES: Final = Limit(500, 1_000)
 AGENT_READS: Final = Limit(500, 1_000)
+# Of each link above a child; names are never used again, so each one stays in the ledger and in memory.
+DELEGATIONS: Final = Limit(1, 100)
+SESSIONS: Final = Limit(20, 1_000)  # of a user gateway
 TENANT_WRITES: Final = Limit(10_000, 20_000)
 TENANT_READS: Final = Limit(10_000, 20_000)
 

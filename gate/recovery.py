@@ -24,6 +24,7 @@ import numpy.typing as npt
 from nats.aio.client import Client
 
 from gate.index_state import NewMemory
+from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode
 from gate.ledger.chain import Head, ReadsHead
@@ -63,6 +64,9 @@ class Recovery:
         self.count = 0
         self.events = self.records = 0
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
+        self.erased = erased.instead(nc, shard.number)
+        self.blank: dict[str, frozenset[int]] = {}  # memories that a catalog had no text of when it was opened
+        self.bare: set[tuple[str, int]] = set()  # memories without a body that no erasure has named so far
 
     async def run(self) -> None:
         started = time.perf_counter()
@@ -73,7 +77,7 @@ class Recovery:
         names = streams(s.number)
         pruned = front.missing
         both = merge(
-            read_blocks(self.nc, names[0], 1, ledger.last),
+            read_blocks(self.nc, names[0], 1, ledger.last, missing=self.erased),
             read_blocks(self.nc, names[1], pruned + 1, reads.last),
             reads_applied=pruned,
             accepted=lambda start: self._accepted(start, ledger.last),
@@ -86,6 +90,7 @@ class Recovery:
                     await self._reads_block(block)
         await self._flush()
         self._check_catalogs()
+        await self._forget_erased()
         lost = await front.lost(s.lineage)
         if lost and not self.accepting:
             raise LedgerWentBack(lost)
@@ -97,6 +102,7 @@ class Recovery:
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
         s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
         s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
+        s.ledger_replicas = ledger.replicas
         s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
@@ -109,7 +115,8 @@ class Recovery:
         return found
 
     async def _next_accepted(self, start: int, last: int) -> Accepted:
-        async with aclosing(read_blocks(self.nc, streams(self.shard.number)[0], start, last)) as blocks:
+        ledger = streams(self.shard.number)[0]
+        async with aclosing(read_blocks(self.nc, ledger, start, last, missing=self.erased)) as blocks:
             async for no, data in blocks:
                 block = decode(data, no)
                 metas = (meta for section in block.sections for meta, _ in section.events)
@@ -145,6 +152,7 @@ class Recovery:
                 decoded.append(event)
                 self.front.ledger_event(event)
                 t.apply(seq, event, _note(event, body))
+                self._check_body(section.tenant, seq, event, body, block.header.no)
                 if isinstance(event, E.TenantAdded):
                     t.user_key = self._user_key(event.name, section.tenant)
                 if isinstance(event, E.MemoryWritten):
@@ -152,6 +160,7 @@ class Recovery:
                     self.count += 1
             self.events += len(decoded)
             self._same_chain(section)
+            t.blocks.note(section.seq, block.header.no)
             rows.append((section.tenant, section.seq, decoded))
         s.ledger_seq = block.header.no
         s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
@@ -168,8 +177,9 @@ class Recovery:
         except ProjectionUnusable as e:
             if e.reason == "stream":
                 raise LedgerWentBack(f"The catalog of tenant {account} follows another ledger: {e.detail}.") from e
-            set_aside(e.path, s.paths.aside(stamp()))
+            set_aside(e.path, s.paths.aside(stamp()) / account)
             t = s.open_tenant(account)
+        self.blank[account] = frozenset(s.indexes[account].catalog.erased())
         position = s.indexes[account].catalog.position
         if position is not None:
             self.stood[account] = position
@@ -194,7 +204,7 @@ class Recovery:
 
     def _memory(self, t: Tenant, seq: int, meta: bytes, body: bytes | None, e: E.MemoryWritten) -> NewMemory:
         project = t.projects[e.project].number
-        if body is None:  # erased: its row keeps its place, and finds nothing
+        if body is None or seq in self.blank[t.account]:  # erased: its row keeps its place, and finds nothing
             return NewMemory(MemoryRow(seq, meta, "", (), "", "", "", "", ""), project, frozenset(), np.zeros(DIM, np.float32))
         b = E.decode_memory_body(body[E.SALT_BYTES :])
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
@@ -206,6 +216,40 @@ class Recovery:
             fresh: npt.NDArray[np.float32] = embedder.encode([b.content])[0]
             return fresh
         return np.frombuffer(b.vector, "<f2").astype(np.float32)
+
+    def _check_body(self, account: str, seq: int, event: E.AnyEvent, body: bytes | None, block: int) -> None:
+        """Only what the ledger says was erased may be without its body: whoever can delete a block can't erase in silence."""
+        if isinstance(event, E.MemoryErased):
+            members = self.shard.tenants[account].erasures[event.erasure].members.tolist()
+            self.bare.difference_update((account, s) for s in members)
+        elif isinstance(event, E.LedgerAccepted):
+            self._accept_bare(account, event.ms)
+        elif isinstance(event, E.MemoryWritten) and body is None:
+            self.bare.add((account, seq))
+        elif body is None and _has_body(event):
+            raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
+
+    def _accept_bare(self, account: str, ms: int) -> None:
+        """A lost tail may have named them: who accepts that it is lost accepts them as erased."""
+        gone = {s for tenant, s in self.bare if tenant == account}
+        self.shard.tenants[account].columns.erased[list(gone)] = ms
+        self.bare.difference_update((account, s) for s in gone)
+
+    async def _forget_erased(self) -> None:
+        """Before anything is served: what was erased is in no store, whatever a kill or an old file has left there."""
+        if self.accepting:
+            for account in self.shard.tenants:
+                self._accept_bare(account, self.shard.now_ms())
+        if self.bare:
+            account, seq = min(self.bare)
+            raise LedgerCorrupt(f"the text of memory {seq} of tenant {account} is gone, and no erasure names it.")
+        for t in self.shard.tenants.values():
+            emptied = [s for s in sorted(self.blank[t.account]) if not t.columns.at.erased[s]]
+            if emptied:
+                path = self.shard.paths.catalog(t.account)
+                raise ProjectionUnusable(path, "damaged", f"memory {emptied[0]} has no text there, and no erasure names it")
+            for erasure in t.erasures.values():
+                await self.shard.erasures.purge(t, erasure)
 
     async def _flush(self) -> None:
         s, waiting = self.shard, self.waiting
@@ -261,6 +305,11 @@ def _left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None
     if isinstance(record, E.Withdrawn):
         return msgspec.structs.replace(record, items=[x for x in record.items if x < n])
     return record
+
+
+def _has_body(event: E.AnyEvent) -> bool:
+    """Whether its meta names a body."""
+    return bool(getattr(event, "body", None))
 
 
 def _note(event: E.AnyEvent, body: bytes | None) -> str:

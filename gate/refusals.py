@@ -38,6 +38,41 @@ TABLE: dict[str, Wording] = {
     ),
     "agent_revoked": Wording("denied", "This agent was revoked; its name is not used again.", "Add an agent with another name."),
     "credential_revoked": Wording("denied", "This credential was revoked.", "Ask the operator for a new one."),
+    "credential_expired": Wording("denied", "This credential is over.", "Ask who issued or delegated it for a new one."),
+    "parent_revoked": Wording(
+        "denied",
+        "This credential ended with the one that it was delegated by.",
+        "Ask the operator, or delegate anew from a credential that stands.",
+    ),
+    "delegation_too_wide": Wording(
+        "denied",
+        "A child may be no wider than its parent in any dimension: `field` names the one that is.",
+        "Ask for less there, or leave it out: a child then has what its parent has.",
+    ),
+    "delegation_too_deep": Wording(
+        "denied", "This chain of delegation is as long as one may be.", "Delegate from an agent further up."
+    ),
+    "delegation_unproven": Wording(
+        "denied",
+        "The request is not signed by the key of its parent, or the parent's credential doesn't count.",
+        "Sign it with the parent's seed as docs/wire.md describes.",
+    ),
+    "delegation_stale": Wording(
+        "denied", "The request was signed too long ago, or in the future.", "Check the clock of this machine, then ask again."
+    ),
+    "delegation_exceeded": Wording(
+        "denied",
+        "The credential carries more than was delegated: `field` names where.",
+        "Use the credential as the issuer signed it.",
+    ),
+    "second_user": Wording(
+        "denied",
+        "Another user was served in this context: one context has one user.",
+        "Give each user a session of its own: delegate it from a user gateway.",
+    ),
+    "delegated_not_rotated": Wording(
+        "conflict", "A delegated agent is not rotated.", "Delegate a new one; revoke this one if its key is known to others."
+    ),
     "tenant_suspended": Wording("denied", "This tenant is suspended.", "Ask the operator to resume it."),
     "tag_invalid": Wording(
         "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."
@@ -121,6 +156,30 @@ TABLE: dict[str, Wording] = {
         "Ask an operator of all the agent's projects, or a supervisor.",
     ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
+    "key_taken": Wording("conflict", "This key belongs to an agent already.", "Make a new key pair for each child."),
+    "erased_already": Wording("conflict", "All of it is erased already.", "See the receipt: `cordon erasure list`."),
+    "erasure_contested": Wording(
+        "conflict",
+        "An open case or a legal hold has some of these memories.",
+        "Another person must agree within 60 minutes: `cordon erase --agree ID`, with the id in `detail.request`.",
+    ),
+    "erasure_request_unknown": Wording(
+        "conflict", "This request is unknown, used or older than 60 minutes.", "Ask for the erasure again."
+    ),
+    "second_person_needed": Wording(
+        "denied", "Who agrees must be another person than who asked.", "Use an operator's credential of somebody else."
+    ),
+    "person_missing": Wording(
+        "denied",
+        "This credential doesn't say which person holds it.",
+        "Use one made with `cordon agent add … --role operator --person NAME`.",
+    ),
+    "erasure_unknown": Wording("rejected", "There is no such erasure.", "List them with `cordon erasure list`."),
+    "legal_hold_unknown": Wording("rejected", "There is no such legal hold.", "List them with `cordon legal-hold list`."),
+    "legal_hold_lifted": Wording("conflict", "This legal hold is lifted already.", "Place a new one if it is needed."),
+    "legal_hold_of_another": Wording(
+        "denied", "A legal hold is lifted by the person who placed it.", "Ask that person: `cordon legal-hold list` names them."
+    ),
     "name_taken": Wording("conflict", "This name is taken; names are never reused.", "Choose another name."),
     # quotas and state
     "event_too_large": Wording(
@@ -129,6 +188,9 @@ TABLE: dict[str, Wording] = {
         "Derive from less, or name less at once.",
     ),
     "over_quota": Wording("unavailable", "Over a quota.", "Slow down; see `limit`.", 0.5),
+    "issuer_unreachable": Wording(
+        "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5
+    ),
     "starting": Wording("unavailable", "The gatekeeper is starting.", "Try again in a moment.", 0.5),
     "ledger_unreachable": Wording(
         "unavailable", "The ledger does not confirm writes now.", "Try again; nothing was stored.", 1.0

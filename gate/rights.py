@@ -41,7 +41,7 @@ def readable(p: Principal, s: int, now_ms: int) -> bool:
     own = at.actor[s] == p.agent.number
     if at.scope[s] == USER_SCOPE and not own and t.users[at.user[s]] != p.user_hash:
         return False
-    return (own or not at.opt_out[s]) and at.expires[s] > now_ms
+    return (own or not at.opt_out[s]) and at.expires[s] > now_ms and not at.erased[s]
 
 
 def visible(p: Principal, s: int, now_ms: int) -> bool:
@@ -111,7 +111,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "feedback": Row(READERS, readable, served=LATER),
         "correct": Row(WRITERS | OPERATORS, readable, served=LATER),
         "forget": Row(WRITERS | OPERATORS, readable, served=LATER),
-        "delegate": Row(READERS | _of("user_gateway", "supervisor"), served=LATER),
+        "delegate": Row(READERS | _of("user_gateway", "supervisor")),
     },
     "ops": {
         "why": Row(AUDITORS, visible),
@@ -129,7 +129,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "freeze": Row(OPERATORS, agents=colleague, served=LATER),
         "thaw": Row(OPERATORS, agents=colleague, served=LATER),
         "scan": Row(OPERATORS, visible, served=LATER),
-        "erase": Row(OPERATORS, visible, served=LATER),
+        "erase": Row(OPERATORS, visible, colleague),
     },
     "adm": {
         "tenant": Row(ADMIN),
@@ -140,7 +140,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "status": Row(ADMIN),
         "policy": Row(ADMIN, served=LATER),
         "quiesce": Row(ADMIN, served=LATER),
-        "erased": Row(ADMIN | _of("janitor"), served=LATER),
+        "erased": Row(ADMIN | _of("janitor")),
     },
 }
 ROLES: Final = frozenset[str]().union(*(row.roles for row in (*TABLE["mem"].values(), *TABLE["ops"].values())))  # of tenants

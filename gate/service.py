@@ -234,6 +234,7 @@ async def _serve(
                 ("sequencer", shard.sequencer.run()),
                 ("asks", shard.recalls.run_asks()),
                 ("records", shard.recalls.run_records()),
+                ("erasures", shard.erasures.run()),
                 ("housekeeping", housekeeping(shard, nc)),
             )
         ]

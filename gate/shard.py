@@ -18,6 +18,9 @@ from bus.identity import RegistryEntry
 from gate.admin import Admin
 from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
+from gate.delegation import Delegations
+from gate.erasure.requests import Requests
+from gate.erasure.stores import Erasures
 from gate.event_rows import EventRows
 from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
@@ -78,14 +81,17 @@ class Shard:
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox
-        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry)
+        self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
         self.index = IndexThread(loop, self._idle)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)
         self.holds = Holds(self)
+        self.erasures = Erasures(self)
+        self.erasing = Requests(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
+        self.delegations = Delegations(self)
         self.intake = Intake(self)
         self.verifier = Verifier(self)
         self.state = "starting"
@@ -95,6 +101,7 @@ class Shard:
         self.started = time.monotonic()
         self.replayed: dict[str, float] = {}
         self.ledger_share = 0.0
+        self.ledger_replicas = 1
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
 
     @property
@@ -287,6 +294,7 @@ class Shard:
             "uptime_s": round(time.monotonic() - self.started, 1),
             "replayed": self.replayed,
             "ledger_full_share": round(self.ledger_share, 4),
+            "erasing": len(self.erasures.open()),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,
             "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",

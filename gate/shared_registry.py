@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 from bus.errors import ConfigError
 from bus.identity import verify_jwt, verify_registry
-from gate.ledger.jetstream import ApiError, Unanswered, latest, request
+from gate.ledger.jetstream import ApiError, Unanswered, last_of, request
 from gate.paths import Paths
 from gate.refusals import Refused
 
@@ -28,10 +28,10 @@ async def publish_registry(nc: Client, shard: int, jwt: str) -> None:
     """Keep it for the next owner, unless a newer one is there. Refused (ledger_unreachable) when the servers don't confirm it."""
     subject = f"owner.{shard}.registry"
     try:
-        there = await latest(nc, f"OWNER_{shard}", subject)
-        if there.data and _newer(there.data.decode(), jwt):
+        seq, there = await last_of(nc, f"OWNER_{shard}", subject) or (0, b"")
+        if there and _newer(there.decode(), jwt):
             return
-        headers = {"Nats-Expected-Last-Subject-Sequence": str(there.seq)}
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(seq)}
         ack = msgspec.json.decode(await request(nc, subject, jwt.encode(), headers=headers), type=_Ack)
     except (Unanswered, msgspec.MsgspecError):
         raise Refused("ledger_unreachable") from None
@@ -59,7 +59,8 @@ async def fetch_registry(nc: Client, paths: Paths) -> None:
 
 async def _latest(nc: Client, shard: int) -> str:
     try:
-        return (await latest(nc, f"OWNER_{shard}", f"owner.{shard}.registry")).data.decode()
+        _, there = await last_of(nc, f"OWNER_{shard}", f"owner.{shard}.registry") or (0, b"")
+        return there.decode()
     except (Unanswered, UnicodeDecodeError) as e:
         raise ConfigError(
             f"The registry can't be read from the servers: {e}.",

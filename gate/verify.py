@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
@@ -41,7 +42,7 @@ STAMPED: Final = (
     "oldest",
     "expires",
 )
-FACTS: Final = ("eff", "held", "superseded", "review")
+FACTS: Final = ("eff", "held", "superseded", "review", "erased")
 
 
 class Verifier:
@@ -96,7 +97,8 @@ class _Run:
         state = await stream_state(s.outbox.nc, name)
         if state.last < upto:
             self.found(f"{name} ends at {state.last}, {upto} was acknowledged")
-        async for no, data in read_blocks(s.outbox.nc, name, 1, min(upto, state.last)):
+        missing = erased.instead(s.outbox.nc, s.number)
+        async for no, data in read_blocks(s.outbox.nc, name, 1, min(upto, state.last), missing=missing):
             block = decode(data, no)
             self.heads.commit(block)
             self.front.ledger_block(block.header)
@@ -114,6 +116,8 @@ class _Run:
                     if isinstance(event, E.MemoryWritten):
                         self.memories += 1
                         content = E.decode_memory_body(body[E.SALT_BYTES :]).content if body is not None else ""
+                        if body is None and not self._is_erased(section.tenant, seq):
+                            self.found(f"block {no}: the text of memory {seq} is gone, and no erasure names it")
                         self.waiting.setdefault(section.tenant, []).append((seq, meta, content))
                         self.waiting_count += 1
             if self.waiting_count >= BATCH:
@@ -132,8 +136,12 @@ class _Run:
                 row = rows.get(seq)
                 if row is None:
                     self.found(f"catalog of {account}: memory {seq} is missing")
-                elif row.meta != meta or row.content != content:
+                elif row.meta != meta or row.content != ("" if self._is_erased(account, seq) else content):
                     self.found(f"catalog of {account}: memory {seq} differs from the ledger")
+
+    def _is_erased(self, account: str, seq: int) -> bool:
+        t = self.shard.tenants.get(account)
+        return t is not None and seq < t.columns.n and bool(t.columns.erased[seq])
 
     async def reads(self) -> None:
         s = self.shard

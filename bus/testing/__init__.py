@@ -17,7 +17,8 @@ agents do. Its decisions are the gatekeeper's by construction; what is new here,
 one contract suite that runs on both (tests/contract/bus).
 
 A twin has no processes, no disk that counts and one tenant: nothing survives it, nothing in it restarts, its credentials don't
-expire, it gives no bench figures, and a frame never waits for a network. For those there is `home`.
+expire (but those that its agents delegate do, by its clock), it gives no bench figures, and a frame never waits for a network.
+For those there is `home`.
 """
 
 from .clock import ManualClock

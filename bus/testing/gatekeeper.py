@@ -11,17 +11,17 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 
 from broker_config.home import Home
-from broker_config.roles import ROLES, scope
+from broker_config.issuer import Issuer, decode_request
+from broker_config.roles import scope
 from broker_config.trust import AgentRequest, Trust
-from gate.identify import RequestInfo
 from gate.ledger.committer import Committer
 from gate.model.embedder import StaticEmbedder
 from gate.outbox import Outbox
@@ -31,8 +31,10 @@ from gate.service import admission, open_lineage
 from gate.shard import Shard
 
 from .. import limits
-from ..frames import AdmAgent, AdminRequest, AdmProject, AdmTenant, raise_refusal
+from ..errors import ConfigError
+from ..frames import AdmAgent, AdminRequest, AdmProject, AdmTenant, encode, raise_refusal
 from ..identity import Credential, UserNats, creds_text, keypair, parse_creds, verify_jwt, verify_registry
+from ..subjects import sign
 from .rights import TENANT, Rights
 from .transport import Broker, Message, Permit
 
@@ -51,15 +53,17 @@ class _Connection:
     pending_data_size = 0
     max_payload = limits.PAYLOAD_BYTES_MAX
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, issuer: Issuer) -> None:
+        self._broker, self._issuer = broker, issuer
         self._last = dict.fromkeys(STREAMS, 0)
         self.stats = {"reconnects": 0}
 
     async def publish(self, subject: str, data: bytes) -> None:
         self._broker.send(subject, data)
 
-    async def request(self, subject: str, _data: bytes, **_: Any) -> _Ack:
+    async def request(self, subject: str, data: bytes, **_: Any) -> _Ack:
+        if subject == sign(0):
+            return _Ack(encode(self._issuer.answer(decode_request(data))))
         self._last[subject] += 1
         return _Ack(json.dumps({"stream": STREAMS[subject], "seq": self._last[subject]}).encode())
 
@@ -74,6 +78,7 @@ class Gatekeeper:
         self._trust.create()
         self._tenant = self._trust.make_tenant(TENANT)
         self._trust.write_registry()
+        self._issuer = Issuer(self._home, lambda: now_ms() / 1000, fresh_s=inf)  # its clients' clock is the real one
         self._stop = asyncio.Event()
         self._shard: Shard
         self.broker: Broker
@@ -94,8 +99,8 @@ class Gatekeeper:
             async with anyio.create_task_group() as tasks:
                 for pump in (shard.writes, shard.sequencer):
                     tasks.start_soon(pump.run)
-                for recalls in (shard.recalls.run_asks, shard.recalls.run_records):
-                    tasks.start_soon(recalls)
+                for run in (shard.recalls.run_asks, shard.recalls.run_records, shard.erasures.run):
+                    tasks.start_soon(run)
                 tasks.start_soon(self._serve, inbound)
                 tasks.start_soon(self._fail)
                 await self._add_tenant()
@@ -126,7 +131,7 @@ class Gatekeeper:
             stream_identity="twin",
             now_ms=self._now_ms,
         )
-        connection: Any = _Connection(self.broker)
+        connection: Any = _Connection(self.broker, self._issuer)
         shard.ledger, shard.reads = (Committer(connection, stream, subject, 0) for subject, stream in STREAMS.items())
         shard.outbox = Outbox(connection)
         return shard
@@ -178,29 +183,37 @@ class Gatekeeper:
         await self.administer(
             AdmAgent(
                 action="add", account=self._tenant.account, name=name, key=user.public, role=request.role,
-                projects=list(request.projects), person=request.person,
+                projects=list(request.projects), person=request.person, user=request.user,
             )
         )  # fmt: skip
-        credential = parse_creds(creds_text(jwt, user))
-        return credential, self._permit(credential, request.role)
+        return self.admitted(creds_text(jwt, user))
 
-    def _permit(self, credential: Credential, role: str) -> Permit:
-        """The role's template filled in, as the broker does it from the signed tags."""
-        template = scope(ROLES[role], "", TENANT).template
+    def admitted(self, creds: str) -> tuple[Credential, Permit]:
+        """What the broker makes of a credential: the template of the key that signed it, filled in from its tags.
+
+        ConfigError for one that no key of this tenant signed.
+        """
+        credential = parse_creds(creds)
         claims = verify_jwt(credential.jwt)
-        info = RequestInfo(
-            acc=claims.body("user", UserNats).issuer_account, user=credential.key, kind="Client", tags=list(credential.tags),
-            issuer_key=claims.issuer,
-        )  # fmt: skip
+        role = self._trust.role_keys(TENANT).get(claims.issuer)
+        if role is None:
+            raise ConfigError("The credential is not of this bus.", reason="creds_foreign", advice="Use one that it issued.")
+        template = scope(role, "", TENANT).template
+        said = {
+            "acc": claims.body("user", UserNats).issuer_account, "user": credential.key, "kind": "Client",
+            "tags": list(credential.tags), "issuer_key": claims.issuer, "jwt": credential.jwt,
+        }  # fmt: skip
         publish, subscribe = (_filled(allowed.allow, credential) for allowed in (template.pub, template.sub))
-        return Permit(publish, subscribe, msgspec.json.encode(info).decode())
+        return credential, Permit(publish, subscribe, json.dumps(said))
 
 
 def _filled(patterns: list[str], c: Credential) -> tuple[str, ...]:
     """A pattern with a tag becomes one for each value of it, none without."""
+    verbs = tuple(tag.removeprefix("verb:") for tag in c.tags if tag.startswith("verb:"))
     filled = []
-    for pattern, project, see in product(patterns, c.projects or ("",), c.classifications or ("",)):
-        text = pattern.replace("{{tag(project)}}", project).replace("{{tag(see)}}", see).replace("{{subject()}}", c.key)
+    for pattern, project, see, verb in product(patterns, c.projects or ("",), c.classifications or ("",), verbs or ("",)):
+        text = pattern.replace("{{tag(project)}}", project).replace("{{tag(see)}}", see).replace("{{tag(verb)}}", verb)
+        text = text.replace("{{subject()}}", c.key)
         if ".." not in text:
             filled.append(text)
     return tuple(dict.fromkeys(filled))

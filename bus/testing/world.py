@@ -52,6 +52,12 @@ class World:
         default, whole = agent_rights(project, self.projects, rights)
         return MemoryBus(self._session(name, default, timing, whole))
 
+    def connect(self, creds: str, *, project: str = "", timing: Timing | None = None) -> MemoryBus:
+        """A client of a credential that an agent of this world delegated (`child.creds`). Raises ConfigError."""
+        credential, permit = self._running().call(self._gatekeeper.admitted, creds)
+        transport = MemoryTransport(self._gatekeeper.broker, credential, permit, self.faults)
+        return MemoryBus(Session(transport, credential, project=project, timing=timing))
+
     def operator(self, name: str = "ops", *, timing: Timing | None = None, **rights: Unpack[Rights]) -> Desk:
         """The desk of an operator of all projects and classifications, or of those given."""
         return Desk(self._session(name, "", timing, operator_rights(self.projects, rights)))

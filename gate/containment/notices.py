@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from bus.frames import FeedKind, Notice, NoticeKind
 from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
@@ -45,7 +46,10 @@ class Notices:
                     self.shard.push_notice(t, key, self.notice(t, case, kind, agent, key))
 
     def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
-        c, members = t.columns, case.all_members()
+        self.feed_members(t, case.all_members(), kind)
+
+    def feed_members(self, t: Tenant, members: npt.NDArray[np.int32], kind: FeedKind) -> None:
+        c = t.columns
         fed = (c.user[members] == 0) & (c.readers[members] == 0) & ~c.opt_out[members]
         fed &= ~np.isin(c.review[members], (REVIEW_PENDING, REVIEW_REJECTED))  # nobody was told of those
         if kind == "released":

@@ -204,7 +204,10 @@ class Plans:
             return kept[0] if kept[1] > now_ms else None
         catalog = self.shard.indexes[t.account].catalog
         blob = await self.shard.index.call(catalog.load_plan, plan_id, now_ms)
-        return None if blob is None else _decode_plan(blob)
+        try:
+            return None if blob is None else _decode_plan(blob)
+        except msgspec.MsgspecError:  # a request to erase, which lies in the same table
+            return None
 
     def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or

@@ -6,7 +6,7 @@ Full records in its projects, only counts elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from gate.state.tenant import Tenant
 
 if TYPE_CHECKING:
     from gate.shard import Shard
+
+
+SHORT_CHARS: Final = 8
 
 
 class Sources(NamedTuple):
@@ -45,7 +48,9 @@ async def find_sources(shard: Shard, p: Principal, selector: Iterable[str]) -> S
 
 
 def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]:
-    """tenant_seqs that a selector names now: ids, agent:NAME, run:LABEL, source:URI. Only in this operator's projects."""
+    """tenant_seqs that a selector names now: ids, agent:NAME (and all that it ever delegated), user:ID, run:LABEL, source:URI.
+    Only in this operator's projects.
+    """
     t, c = p.tenant, p.tenant.columns
     found: set[int] = set()
     n = c.n
@@ -53,7 +58,12 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
         kind, _, value = term.partition(":")
         if kind == "agent" and value:
             agent = known_agent(p, value)
-            found |= set(np.flatnonzero((c.actor[:n] == agent.number) & (c.kind[:n] >= 0)).tolist())
+            family = [agent.number, *(a.number for a in t.agents.all if agent.id in a.chain)]
+            found |= set(np.flatnonzero(np.isin(c.actor[:n], family) & (c.kind[:n] >= 0)).tolist())
+        elif kind == "user" and value:
+            user = t.users.find(t.user_hash(value))
+            if user is not None:
+                found |= set(np.flatnonzero((c.user[:n] == user) & (c.kind[:n] >= 0)).tolist())
         elif kind == "run" and value:
             run = int.from_bytes(t.label_hash(value), "big", signed=True)
             found |= set(np.flatnonzero((c.run[:n] == run) & (c.kind[:n] >= 0)).tolist())
@@ -82,6 +92,20 @@ def resolve(p: Principal, id_: str) -> int:
     if not s or not decide(p, s):
         raise Refused("memory_unknown", field="id")
     return s
+
+
+class _Identified(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=_Identified)
+
+
+def resolve_tail(known: Iterable[Named], id_: str, prefix: str) -> list[Named]:
+    """Those of `known` with this id, or whose id ends with at least its last 8 characters."""
+    bare = id_.removeprefix(prefix)
+    return [x for x in known if x.text == id_ or (len(bare) >= SHORT_CHARS and x.text.endswith(bare))]
 
 
 def names_of(p: Principal, agents: Iterable[Agent]) -> list[str]:

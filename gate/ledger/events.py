@@ -191,8 +191,31 @@ class AgentIssued(Event, frozen=True, kw_only=True, omit_defaults=True, tag="age
     role: str
     projects: list[str] = []
     person: str = ""
-    parent: bytes = b""
+    parent: bytes = b""  # never written: a child's event is agent_delegated
     by: str = ""
+    user: str = ""  # keyed hash of the one user that it speaks for
+
+
+class AgentDelegated(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_delegated"):
+    """An agent that another one made, and how far it may go at most. It stands as long as the parent's key `via` does.
+
+    `clearance`, `ceiling`: indexes of the highest classification and origin. `user`: keyed hash. `expires`: ms.
+    """
+
+    agent: bytes
+    name: str
+    key: str
+    role: str
+    parent: bytes
+    via: str
+    projects: list[str] = []
+    verbs: list[str] = []
+    tools: list[str] = []
+    clearance: int = 0
+    ceiling: int = 0
+    user: str = ""
+    person: str = ""
+    expires: int
 
 
 class AgentRevoked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="agent_revoked"):
@@ -225,6 +248,49 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
+class MemoryErased(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_erased"):
+    """The text of these memories is gone from here on; their meta, edges and attribution stay.
+
+    `deltas` as in CasePart. `derived`: how many of them only derive from what was named. `second`, `second_agent`: who agreed,
+    where an open case or a legal hold had one of them.
+    """
+
+    erasure: bytes
+    agent: bytes
+    person: str = ""
+    second: str = ""
+    second_agent: bytes = b""
+    count: int
+    deltas: bytes
+    derived: int = 0
+    body: bytes = b""  # NoteBody
+
+
+class ErasureDone(Event, frozen=True, kw_only=True, omit_defaults=True, tag="erasure_done"):
+    """Every store in reach has been seen to be without the text. `stores`: what was cleaned in each, by name."""
+
+    erasure: bytes
+    stores: dict[str, int] = {}
+
+
+class LegalHoldPlaced(Event, frozen=True, kw_only=True, omit_defaults=True, tag="legal_hold_placed"):
+    """These memories are not to be erased by one person alone; they are read as before. `deltas` as in CasePart."""
+
+    hold: bytes
+    agent: bytes
+    person: str
+    count: int
+    deltas: bytes
+    body: bytes = b""  # NoteBody
+
+
+class LegalHoldLifted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="legal_hold_lifted"):
+    hold: bytes
+    agent: bytes
+    person: str
+    body: bytes = b""  # NoteBody
+
+
 AnyEvent = (
     MemoryWritten
     | MemoryReviewed
@@ -237,10 +303,15 @@ AnyEvent = (
     | TenantAdded
     | ProjectChanged
     | AgentIssued
+    | AgentDelegated
     | AgentRevoked
     | TenantChanged
     | PolicyChanged
     | LedgerAccepted
+    | MemoryErased
+    | ErasureDone
+    | LegalHoldPlaced
+    | LegalHoldLifted
 )
 
 

@@ -22,6 +22,7 @@ from .errors import LedgerWentBack
 API_TIMEOUT_S: Final = 3.0
 LINK_POLL_S: Final = 0.1  # how soon a request on a lost connection is given up
 _STREAM_NOT_FOUND, _MESSAGE_NOT_FOUND = 10059, 10037
+_ALREADY_GONE: Final = frozenset({10037, 10043, 10057})  # of a delete: no such message, sequence not found, already deleted
 
 
 class Unanswered(Exception):
@@ -30,13 +31,6 @@ class Unanswered(Exception):
 
 class StreamMissing(LedgerWentBack):
     """The broker has no such stream."""
-
-
-class Latest(msgspec.Struct, frozen=True):
-    """The last message of a subject; `seq` 0 and no data = there is none."""
-
-    seq: int = 0
-    data: bytes = b""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -166,15 +160,20 @@ async def stored(nc: Client, stream: str, seq: int) -> bytes | None:
     return base64.b64decode(answer.message.data) if answer.message else None
 
 
-async def latest(nc: Client, stream: str, subject: str) -> Latest:
-    """The last message on `subject`, asked of the stream's leader. `StreamMissing`; `Unanswered` if nobody tells."""
+async def last_of(nc: Client, stream: str, subject: str) -> tuple[int, bytes] | None:
+    """(sequence, payload) of the newest message of a subject, asked of the stream's leader; None if there's none."""
     answer = await _api(nc, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
     if answer.error is not None and answer.error.err_code == _MESSAGE_NOT_FOUND:
-        return Latest()
+        return None
     _check(stream, answer.error)
-    if answer.message is None:
-        raise Unanswered(f"STREAM.MSG.GET.{stream}: no message in the answer")
-    return Latest(answer.message.seq, base64.b64decode(answer.message.data))
+    return (answer.message.seq, base64.b64decode(answer.message.data)) if answer.message else None
+
+
+async def secure_delete(nc: Client, stream: str, seq: int) -> None:
+    """Overwrite a message on disk, on every replica. Harmless when it is gone already. `Unanswered` if it wasn't confirmed."""
+    answer = await _api(nc, f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": False})
+    if answer.error is not None and answer.error.err_code not in _ALREADY_GONE:
+        _check(stream, answer.error)
 
 
 async def create_consumer(nc: Client, stream: str, name: str, start: int, *, idle_s: float) -> int:

@@ -42,6 +42,8 @@ _PULL_ENDED: Final = frozenset({"408 Request Timeout", "409 Message Size Exceeds
 
 Blocks = AsyncGenerator[tuple[int, bytes], None]
 """(stream sequence, block bytes), ascending."""
+Missing = Callable[[int], Awaitable[bytes | None]]
+"""What stands for a missing sequence (see gate.ledger.erased); None: nothing does."""
 
 
 class Accepted(NamedTuple):
@@ -67,12 +69,19 @@ async def stream_state(nc: Client, stream: str, *, patience_s: float = PATIENCE_
 
 
 async def read_blocks(
-    nc: Client, stream: str, start: int = 1, end: int | None = None, *, patience_s: float = PATIENCE_S
+    nc: Client,
+    stream: str,
+    start: int = 1,
+    end: int | None = None,
+    *,
+    patience_s: float = PATIENCE_S,
+    missing: Missing | None = None,
 ) -> Blocks:
     """(sequence, bytes) of `start` to `end` inclusive; `end` is the stream's last at the call unless given.
 
-    `LedgerGap`: some are missing (go on from `upto` + 1). `LedgerWentBack`: no stream, or it ends before `end` or `start` - 1.
-    A lost connection is survived; `Unavailable` after `patience_s` without an answer. Leave early through `contextlib.aclosing`.
+    `missing` gives what stands for a sequence that is not there any more. `LedgerGap`: nothing does (go on from `upto` + 1).
+    `LedgerWentBack`: no stream, or it ends before `end` or `start` - 1. A lost connection is survived; `Unavailable` after
+    `patience_s` without an answer. Leave early through `contextlib.aclosing`.
     """
     state = await stream_state(nc, stream, patience_s=patience_s)
     last = state.last if end is None else end
@@ -86,10 +95,13 @@ async def read_blocks(
                     messages = await puller.take()
                     failing_since = None
                     if not messages:  # the consumer has delivered all there is
-                        raise LedgerGap(stream, expected, last)
+                        messages = [(last + 1, b"")]
                     for seq, data in messages:
-                        if seq != expected:
-                            raise LedgerGap(stream, expected, min(seq - 1, last))
+                        for gone in range(expected, min(seq, last + 1)):
+                            yield gone, await _instead(missing, stream, gone, min(seq - 1, last))
+                            expected += 1
+                        if expected > last:
+                            return
                         yield seq, data
                         expected += 1
                         if expected > last:
@@ -100,6 +112,13 @@ async def read_blocks(
                 raise _unavailable(stream, e) from e
             await asyncio.sleep(LINK_POLL_S)
             _must_reach(await stream_state(nc, stream, patience_s=patience_s), stream, last)
+
+
+async def _instead(missing: Missing | None, stream: str, seq: int, upto: int) -> bytes:
+    found = await missing(seq) if missing is not None else None
+    if found is None:
+        raise LedgerGap(stream, seq, upto)
+    return found
 
 
 async def verify_position(nc: Client, stream: str, seq: int, block_hash: bytes) -> None:

@@ -223,6 +223,31 @@ class Catalog:
         with self._damage_named():
             return int(self._db.execute(_SQL["count"]).fetchone()[0])
 
+    # --- erasing ------------------------------------------------------------------------------------
+    def erase(self, rows: Sequence[MemoryRow]) -> None:
+        """Overwrite the text of these memories (as they were fetched); on disk when this returns, with copies in the log: see
+        `scrub`.
+        """
+        self.commit()
+        with self._damage_named(), self._transaction():
+            self._db.executemany(_SQL["erase_source"], [pair for row in rows for pair in _citations(row)])
+            self._db.executemany(_SQL["erase_memory"], [(row.seq,) for row in rows])
+
+    def scrub(self) -> bool:
+        """Empty the write-ahead log, so that no older page is left in it. False if somebody else reads the file: try again.
+
+        What was overwritten in the file itself is zeroed already (secure_delete).
+        """
+        self.commit()
+        with self._damage_named():
+            busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return bool(busy == 0)
+
+    def erased(self) -> list[int]:
+        """The tenant_seqs, ascending, of memories without text."""
+        with self._damage_named():
+            return [seq for (seq,) in self._db.execute(_SQL["erased"]).fetchall()]
+
     # --- plans --------------------------------------------------------------------------------------
     def save_plan(self, plan_id: bytes, blob: bytes, expires_ms: int) -> None:
         self._change_plan("insert_plan", (plan_id, blob, expires_ms))

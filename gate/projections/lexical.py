@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -130,6 +131,18 @@ class LexicalIndex:
         if self._n > len(self._sums):
             self._sums = np.zeros(max(self._n, 2 * len(self._sums)), np.float32)
             self._last = np.zeros(len(self._sums), np.int32)
+
+    def remove(self, row: int, terms_of: Iterable[str]) -> None:
+        """Forget a row; its number stays. `terms_of`: what it was added with. Removing twice is allowed."""
+        for term in set(terms_of):
+            rows = self._postings.get(term)
+            if rows is None:
+                continue
+            at = bisect_left(rows, row)
+            if at < len(rows) and rows[at] == row:
+                del rows[at]
+            if not rows:
+                del self._postings[term]
 
     def df(self, term: str) -> int:
         """In how many rows a term is."""

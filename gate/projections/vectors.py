@@ -130,8 +130,10 @@ class HnswVectors:
         self._n = need
 
     def remove(self, rows: Rows) -> None:
-        """Only marks: the vector stays in this index and in its file until it is built again."""
+        """Overwritten with zeros, in its file too when that is saved again, and marked: it's a way to its neighbours still."""
+        nothing = np.zeros((1, self.dim), np.float32)
         for row in set(rows.tolist()) - self._removed:  # hnswlib raises on a second mark
+            self._index.add_items(nothing, np.array([row]), num_threads=1)
             self._index.mark_deleted(row)
             self._removed.add(row)
 

@@ -202,10 +202,10 @@ def _authority(t: Tenant) -> npt.NDArray[np.bool_]:
 
 
 def _shadow(decision: npt.NDArray[np.int8], reasons: npt.NDArray[np.int32], a: Ask) -> npt.NDArray[np.int8]:
-    """Shadow mode: everything is decided and recorded, nothing changes — but for what no mode lifts (isolation, holds)."""
+    """Shadow mode: everything is decided and recorded, nothing changes — but for what no mode lifts."""
     hard = np.zeros(len(decision), np.bool_)
-    for bit, rule in enumerate(policy.RULES):
-        if rule.code in ("other_project", "above_clearance", "not_a_reader", "held"):
+    for bit, rule in zip(policy.BITS, policy.RULES, strict=True):
+        if rule.code in ("other_project", "above_clearance", "not_a_reader", "held", "erased"):
             hard |= (reasons >> bit & 1).astype(np.bool_)
     if bool(((decision != policy.ADMIT) & ~hard).any()) and NOTE_SHADOW not in a.notes:
         a.notes.append(NOTE_SHADOW)

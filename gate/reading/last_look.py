@@ -50,7 +50,8 @@ def look(a: Ask, now_ms: int, *, enabled: bool = True) -> Looked:
     for f in a.found:
         if enabled:
             _alarm(t, a, f)
-            if t.columns.at.held[f.seq] or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
+            at = t.columns.at
+            if at.held[f.seq] or at.erased[f.seq] or (not a.as_of_ms and t.current(f.seq, now_ms) != "active"):
                 withdrawn.append(f.seq)
                 continue
         keep.append(f)

@@ -72,6 +72,7 @@ class Rows:
     nosrc: Bools
     review: Ints
     task_state: Ints
+    erased: Ints
     expires: Ints
     valid_from: Ints
     valid_until: Ints
@@ -193,16 +194,19 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda r, a: r.unreviewed_rule & (a.risk < WRITES_LOCAL),
     ),
     Rule("low_trust", RANK_DOWN, "Its trust is low.", lambda r, a: r.eff < LOW_TRUST),
+    Rule("erased", DENY, "It was erased: its text is gone.", lambda r, a: r.erased != 0),
 )
 WITHIN_POLICY: Final = "within_policy"
 GATE_LOW: Final = "gate_low"  # the learned gate ranked it down
 SENTENCES: Final = {r.code: r.sentence for r in RULES} | {
     WITHIN_POLICY: "No rule speaks against it.",
     GATE_LOW: "The gate finds it unlikely to help this question.",
-    "held_since": "It was held between the decision and the answer.",
+    "held_since": "It was held or erased between the decision and the answer.",
     "over_frame": "It did not fit into the answer's frame: ask for fewer, or get it by its id.",
 }
-GATE_BIT: Final = len(RULES)
+GATE_BIT: Final = 20  # it came after the first twenty rules: later ones have the bits above it
+BITS: Final = tuple(i + (i >= GATE_BIT) for i in range(len(RULES)))  # the bit of each rule
+ERASED: Final = 1 << BITS[next(i for i, r in enumerate(RULES) if r.code == "erased")]
 
 CONSTRAINTS: Final = ("require_citation", "require_confirmation", "forbid_tool_binding", "ask_first")
 
@@ -212,11 +216,12 @@ def decide(rows: Rows, ask: Ask) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.i
     n = len(rows.kind)
     decision, reasons = np.zeros(n, np.int8), np.zeros(n, np.int32)
     rows.weigh(ask)
-    for bit, rule in enumerate(RULES):
+    for bit, rule in zip(BITS, RULES, strict=True):
         hit = rule.hit(rows, ask)
         if hit.any():
             decision[hit & (STRICTNESS[decision] < STRICTNESS[rule.decision])] = rule.decision
             reasons |= hit.astype(np.int32) << bit
+    reasons[reasons & ERASED != 0] = ERASED  # of what is erased nothing else is told
     return decision, reasons
 
 
@@ -238,7 +243,7 @@ def codes(bits: int) -> list[str]:
 
 @lru_cache(4_096)
 def _codes(bits: int) -> tuple[str, ...]:
-    found = [r.code for i, r in enumerate(RULES) if bits >> i & 1]
+    found = [r.code for i, r in zip(BITS, RULES, strict=True) if bits >> i & 1]
     if bits >> GATE_BIT & 1:
         found.append(GATE_LOW)
     return tuple(found) or (WITHIN_POLICY,)

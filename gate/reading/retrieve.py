@@ -59,6 +59,11 @@ class ProjectIndex:
         self.vectors.add(vectors)
         self.n = need
 
+    def remove(self, row: int, terms_of: frozenset[str]) -> None:
+        """Forget what a row says; it keeps its place. `terms_of`: what it was added with."""
+        self.lexical.remove(row, terms_of)
+        self.vectors.remove(np.array([row], np.int32))
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -153,7 +158,7 @@ class Usable:
 
 def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
     """Rows that are usable now, and when time alone changes that of one of them."""
-    ok: Mask = c.held[seqs] == 0
+    ok: Mask = (c.held[seqs] == 0) & (c.erased[seqs] == 0)
     until_ms = next_change(c, seqs, now_ms)
     for ends in (c.expires[seqs], c.valid_until[seqs]):
         ahead = ends > now_ms
@@ -179,7 +184,8 @@ def candidates(
     for a in asks:
         seen = visible(t, project, c, seqs, a)
         if a.as_of_ms:  # the past is asked for: policy sorts out what was current then
-            present, rest = c.held[seqs] == 0, c.held[seqs] != 0
+            rest = (c.held[seqs] != 0) | (c.erased[seqs] != 0)
+            present = ~rest
         else:
             present, rest = facts, ruled_out
         if a.as_of_ms or not all_usable:

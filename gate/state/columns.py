@@ -49,6 +49,7 @@ class Scalars:
     superseded_ms: memoryview
     held: memoryview
     review: memoryview
+    erased: memoryview
     nosrc: memoryview
     evroot: memoryview
     tail: memoryview
@@ -90,6 +91,7 @@ class Columns:
     superseded_ms: npt.NDArray[np.int64]
     held: npt.NDArray[np.uint16]  # open cases, plus one for a pending or rejected review
     review: npt.NDArray[np.int8]
+    erased: npt.NDArray[np.int64]  # ms, 0 = not erased
     nosrc: npt.NDArray[np.bool_]
     evroot: npt.NDArray[np.int64]
     tail: npt.NDArray[np.int64]  # last 5 bytes of the id
@@ -122,6 +124,7 @@ class Columns:
         "superseded_ms": np.int64,
         "held": np.uint16,
         "review": np.int8,
+        "erased": np.int64,
         "nosrc": np.bool_,
         "evroot": np.int64,
         "tail": np.int64,

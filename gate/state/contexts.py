@@ -62,12 +62,13 @@ OWN, PLAIN, SPECIAL = range(3)  # in this order they fall out of the window: an 
 class Context:
     __slots__ = (
         "_lanes", "epoch", "exposed", "fallen_cls", "fallen_comp", "fresh", "id", "labels", "last_read_ms", "recalls", "root",
-        "served",
+        "served", "user",
     )  # fmt: skip
 
     def __init__(self, id_: bytes, root: int) -> None:
         self.id = id_
         self.root = root  # agent number of the root of the chain
+        self.user = ""  # keyed hash of the one user for whom anything was ever asked in it
         self.epoch = 0
         self.recalls = 0
         self.labels = Labels()

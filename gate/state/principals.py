@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from bus.frames import Actor
 from gate import ids
-from gate.ledger.events import AgentIssued, AgentRevoked
-from gate.quotas import AGENT_READS, AGENT_WRITES, Bucket
+from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
+from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
+
+OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
+
+
+class Bounds(NamedTuple):
+    """How far a delegated agent may go, whatever its credential says. `clearance`, `ceiling`: indexes; `user`: keyed hash."""
+
+    role: str
+    projects: frozenset[str]
+    verbs: frozenset[str]
+    tools: frozenset[str]
+    clearance: int
+    ceiling: int
+    user: str
 
 
 @dataclass(slots=True)
@@ -21,17 +37,45 @@ class Agent:
     person: str = ""
     root: int = 0  # agent number of the root of its delegation chain: whose context it shares
     chain: tuple[bytes, ...] = ()
+    parent: Agent | None = None
+    via: str = ""  # the parent's key that made it
+    bounds: Bounds | None = None  # of a delegated one
+    expires_ms: int = 0  # 0 = its credentials alone say when
+    user: str = ""  # keyed hash of the one user that it speaks for
+    children: list[Agent] = field(default_factory=list)  # but for those that were over when the last one came
     revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
     held: int = 0  # how many of its memories are held now
     in_flight: int = 0
     writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
     reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
+    delegations: Bucket = field(init=False)
     text: str = field(init=False)
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
     def __post_init__(self) -> None:
         self.text = ids.text("agt_", self.id)
+        self.delegations = Bucket(SESSIONS if self.role == OWN_CONTEXT_FOR else DELEGATIONS)
+
+    def links(self) -> Iterator[Agent]:
+        """Itself, and who is above it, the root last."""
+        link: Agent | None = self
+        while link is not None:
+            yield link
+            link = link.parent
+
+    def stands(self, key: str, now_ms: int) -> bool:
+        """Whether its own `key` still speaks for it: neither that, nor it, nor a link above was revoked or is over."""
+        if self.whole or key in self.revoked or (self.expires_ms and self.expires_ms <= now_ms):
+            return False
+        return self.parent is None or self.parent.stands(self.via, now_ms)
+
+    def below(self, now_ms: int) -> Iterator[Agent]:
+        """All agents below it that are not over by themselves, each parent before its children."""
+        for child in self.children:
+            if not child.whole and child.expires_ms > now_ms:
+                yield child
+                yield from child.below(now_ms)
 
     def actor(self, key: str = "") -> Actor:
         """Who wrote with this key (one of its own; empty = the newest)."""
@@ -53,24 +97,44 @@ class Agents:
         self.by_key: dict[str, Agent] = {}
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
 
     def issue(self, e: AgentIssued) -> Agent:
         """Apply agent_issued: a new agent, or (known id) a new key and projects of the same one."""
         agent = self.by_id.get(e.agent)
         if agent is None:
-            number = len(self.all)
-            parent = self.by_id.get(e.parent) if e.parent else None
-            agent = Agent(number, e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person)
-            agent.root = parent.root if parent else number
-            agent.chain = (*parent.chain, parent.id) if parent else ()
-            self.all.append(agent)
-            self.by_id[e.agent] = agent
-            self.by_name[e.name] = agent
+            agent = self._added(Agent(len(self.all), e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person))
+            agent.user = e.user
         else:
             if e.key not in agent.keys:
                 agent.keys.append(e.key)
             agent.projects = tuple(e.projects)
         self.by_key[e.key] = agent
+        return agent
+
+    def delegate(self, e: AgentDelegated) -> Agent:
+        """Apply agent_delegated: a child shares the context of its parent, but a user gateway's begins one of its own."""
+        parent = self.by_id[e.parent]
+        agent = self._added(Agent(len(self.all), e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person))
+        agent.parent, agent.via, agent.chain = parent, e.via, (*parent.chain, parent.id)
+        if parent.role != OWN_CONTEXT_FOR:
+            agent.root = parent.root
+        agent.expires_ms, agent.user = e.expires, e.user
+        projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
+        agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)
+        parent.children = [c for c in parent.children if not c.whole and c.expires_ms > e.ms]
+        parent.children.append(agent)
+        self.by_key[e.key] = agent
+        return agent
+
+    def _same(self, names: frozenset[str]) -> frozenset[str]:
+        """One object for equal sets: a gateway's sessions have the same."""
+        return self._sets.setdefault(names, names)
+
+    def _added(self, agent: Agent) -> Agent:
+        agent.root = agent.number
+        self.all.append(agent)
+        self.by_id[agent.id] = self.by_name[agent.name] = agent
         return agent
 
     def revoke(self, e: AgentRevoked) -> None:

@@ -25,6 +25,7 @@ from gate.quotas import TENANT_READS, TENANT_WRITES, Bucket
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
 from .contexts import Context
+from .erasures import Blocks, Erasure, LegalHold
 from .interned import Interned
 from .principals import Agent, Agents
 from .succession import successor
@@ -73,6 +74,9 @@ class Tenant:
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
         self.others_lines: set[int] = set()  # memories that superseded another agent's, or one of these
         self.plans_used: set[bytes] = set()
+        self.erasures: dict[bytes, Erasure] = {}
+        self.legal_holds: dict[bytes, LegalHold] = {}
+        self.blocks = Blocks()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
         self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
@@ -122,17 +126,21 @@ class Tenant:
         ctx = self.contexts.get(root.id)
         if ctx is None:
             ctx = self.contexts[root.id] = Context(root.id, root.number)
+            ctx.user = root.user
         return ctx
 
     def context_idle_ms(self, agent: Agent) -> int:
-        """Idle time that ends the context: the longest over the agent's projects; 0 = never."""
-        hours = [p.settings.context_idle_hours for n in agent.projects if (p := self.projects.get(n))] or [24]
+        """Idle time that ends the context: the longest over the projects of its root, which has all of them; 0 = never."""
+        names = self.agents.all[agent.root].projects
+        hours = [p.settings.context_idle_hours for n in names if (p := self.projects.get(n))] or [24]
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
 
     # --- facts ------------------------------------------------------------------------------------
     def current(self, seq: int, now_ms: int) -> State:
         """The derived state of a memory: erased > held > retracted > expired > superseded > active."""
         at = self.columns.at
+        if at.erased[seq]:
+            return "erased"
         if at.held[seq]:
             return "held"
         if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
@@ -177,6 +185,8 @@ class Tenant:
                 self._project(event)
             case E.AgentIssued():
                 self.agents.issue(event)
+            case E.AgentDelegated():
+                self.agents.delegate(event)
             case E.AgentRevoked():
                 self.agents.revoke(event)
             case E.TenantChanged():
@@ -186,6 +196,17 @@ class Tenant:
                 self.generation = seq
             case E.LedgerAccepted():
                 pass  # a note for people
+            case E.MemoryErased():
+                self._erased(seq, event, note)
+            case E.ErasureDone():
+                erasure = self.erasures[event.erasure]
+                erasure.done_ms, erasure.stores = event.ms, dict(event.stores)
+            case E.LegalHoldPlaced():
+                by = self.agents.by_id[event.agent].number
+                members = unpack_members([event.deltas])
+                self.legal_holds[event.hold] = LegalHold(event.hold, by, event.person, note, members, event.ms)
+            case E.LegalHoldLifted():
+                self.legal_holds[event.hold].lifted_ms = event.ms
             case _:
                 raise UnknownEvent(f"{type(event).__name__} at {self.account}:{seq}")
         self.position = seq
@@ -356,6 +377,17 @@ class Tenant:
         self._drop_holds(np.sort(case.all_members()))
         for ctx in self.contexts.values():
             ctx.exposed.discard(e.case)
+        self.generation = seq
+
+    def _erased(self, seq: int, e: E.MemoryErased, note: str) -> None:
+        members = unpack_members([e.deltas])
+        erased = self.columns.erased
+        erased[members] = np.where(erased[members] == 0, e.ms, erased[members])
+        by = self.agents.by_id[e.agent].number
+        self.erasures[e.erasure] = Erasure(e.erasure, by, e.person, e.second, note, members, e.derived, e.ms, seq)
+        gone = set(members.tolist())
+        self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
+        self.facts += 1
         self.generation = seq
 
     # --- READS ------------------------------------------------------------------------------------

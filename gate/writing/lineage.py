@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
@@ -203,6 +203,26 @@ class ContextText:
         for seq, text in texts.items():
             if seq in served:
                 self._keep(seq, text, seq in special)
+
+    def forget(self, seqs: Collection[int], *, own: bool) -> bool:
+        """Memories that were erased: nothing of their texts stays here; whether anything of them could be.
+
+        `own`: the writer wrote one of them itself. Its own words aren't kept by memory, so all of them go: until it writes again
+        nothing explains a word, which finds more copies, never fewer.
+        """
+        gone = self.texts.keys() & set(seqs)
+        if not gone and not own:
+            return False
+        texts, special, taken = self.texts, self.special, self._taken
+        was = (self._own, self._own_runs)
+        self._clear()
+        if not own:
+            self._own, self._own_runs = was
+        self._taken = {s: words for s, words in taken.items() if s not in gone}
+        for seq, text in texts.items():
+            if seq not in gone:
+                self._keep(seq, text, seq in special)
+        return True
 
     def nearest(self, vectors: Vector) -> list[dict[int, float]]:
         """For each row of float32[n, dim] the cosines of the nearest served texts. One product for all is a third of the time."""

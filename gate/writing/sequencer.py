@@ -256,6 +256,7 @@ class Sequencer:
         s.ledger_seq = seq
         for section, stored in zip(block.sections, events.values(), strict=True):
             t = s.tenants[section.tenant]
+            t.blocks.note(section.seq, seq)
             for at, x in enumerate(stored, section.seq):
                 t.apply(at, x.event, x.note)
         sections = [(x.tenant, x.seq, [y.event for y in events[x.tenant]]) for x in block.sections]

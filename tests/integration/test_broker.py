@@ -211,7 +211,9 @@ GRANTS: dict[str, dict[str, list[str]]] = {
         "no pub": [
             "ledger.1.block", "ledger.0.other", "erased.0.7", "adm.0.status.K", "$JS.API.STREAM.CREATE.LEDGER_0",
             "$JS.API.STREAM.UPDATE.LEDGER_0", "$JS.API.STREAM.DELETE.LEDGER_0", "$JS.API.STREAM.PURGE.LEDGER_0",
-            "$JS.API.STREAM.MSG.DELETE.LEDGER_0", "$JS.API.STREAM.INFO.OTHER", "$JS.API.STREAM.NAMES", "$SYS.REQ.CLAIMS.LIST",
+            "$JS.API.STREAM.MSG.DELETE.LEDGER_0", "$JS.API.STREAM.MSG.DELETE.READS_0", "$JS.API.STREAM.MSG.DELETE.ERASED_0",
+            "$JS.API.STREAM.PURGE.READS_0", "$JS.API.STREAM.PURGE.ERASED_0", "$JS.API.STREAM.UPDATE.ERASED_0",
+            "erased.0.7-b", "$JS.API.STREAM.INFO.OTHER", "$JS.API.STREAM.NAMES", "$SYS.REQ.CLAIMS.LIST",
         ],
         "no sub": ["in.1.>", ">", "ledger.>", "_INBOX.>", "iss.0.sign"],
     },
@@ -232,13 +234,19 @@ GRANTS: dict[str, dict[str, list[str]]] = {
         "no sub": ["in.>", "adm.>"],
     },
     "_core/janitor": {
-        "pub": ["erased.0.7", "adm.0.erased.K", "$JS.API.STREAM.MSG.GET.LEDGER_0", "$JS.API.STREAM.MSG.DELETE.ERASED_0"],
+        "pub": [
+            "erased.0.7", "erased.0.7-b", "adm.0.erased.K", "$JS.API.STREAM.MSG.GET.LEDGER_0", "$JS.API.STREAM.MSG.GET.ERASED_0",
+            "$JS.API.STREAM.MSG.DELETE.LEDGER_0", "$JS.API.STREAM.MSG.DELETE.ERASED_0",
+        ],
         "sub": ["_INBOX.K.>"],
         "no pub": [
-            "ledger.0.block", "adm.0.agent.K", "adm.0.erased.O", "$JS.API.STREAM.PURGE.LEDGER_0",
-            "$JS.API.STREAM.MSG.DELETE.READS_0",
+            "ledger.0.block", "reads.0.block", "feed.A.p1.internal.erased", "notice.A.O", "in.0.A.p1.write.K", "iss.0.sign",
+            "adm.0.agent.K", "adm.0.status.K", "adm.0.erased.O", "erased.1.7", "erased.0.7.8",
+            "$JS.API.STREAM.PURGE.LEDGER_0", "$JS.API.STREAM.PURGE.ERASED_0", "$JS.API.STREAM.DELETE.LEDGER_0",
+            "$JS.API.STREAM.CREATE.ERASED_0", "$JS.API.STREAM.UPDATE.LEDGER_0", "$JS.API.STREAM.MSG.DELETE.READS_0",
+            "$JS.API.STREAM.MSG.GET.READS_0", "$JS.API.CONSUMER.CREATE.LEDGER_0.c1", "$SYS.REQ.CLAIMS.LIST",
         ],
-        "no sub": ["in.>", "adm.>"],
+        "no sub": ["in.>", "adm.>", "ledger.>", "erased.>", ">", "_INBOX.>"],
     },
     "_sys/admin": {
         "pub": ["$SYS.REQ.CLAIMS.LIST"],

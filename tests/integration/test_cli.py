@@ -138,7 +138,7 @@ def test_status_names_url_pids_and_positions(cordon: Shell) -> None:
     status = cordon.ok("status")
     assert status["state"] == "ready"
     assert status["url"].startswith("nats://127.0.0.1:")
-    assert status["pids"].keys() == {"supervisor", "broker", "gatekeeper"}
+    assert status["pids"].keys() == {"supervisor", "broker", "gatekeeper", "issuer", "janitor"}
     assert status["gatekeeper"]["ledger_seq"] > 0
     assert "ready" in cordon("status").out
 

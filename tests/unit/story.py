@@ -60,7 +60,7 @@ class Story:
         t, projects = self.t, list(projects or self.t.projects)
         self.apply(E.AgentIssued(ms=self.ms, agent=_id(name), name=name, key=f"U{name}", role=role, projects=projects))
         verbs = [*MEMORY_VERBS, *OPS_VERBS]
-        entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST[role], classification="restricted", verbs=verbs)
+        entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST.get(role, ""), classification="restricted", verbs=verbs)
         rights = rights_of(entry, [*(f"project:{p}" for p in projects), "see:internal", *tags])
         user = t.user_hash(rights.user) if rights.user else ""
         return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, user, TABLE["mem"]["write"])

@@ -33,9 +33,10 @@ ALL = dict(commands(typer.main.get_command(app)))
 def test_the_commands_are_these() -> None:
     assert {" ".join(path) for path in ALL} == {
         "up", "down", "status", "quickstart", "use", "tenant add", "tenant list", "project add", "project list", "agent add",
-        "agent list", "agent show",
+        "agent list", "agent show", "agent delegate", "issuer",
         "agent rotate", "agent revoke", "tenant suspend", "tenant resume", "write", "query", "get", "watch",
-        "why", "trace up", "trace down", "hold", "release", "review", "case list",
+        "why", "trace up", "trace down", "hold", "release", "review", "case list", "erase", "erasure list", "erasure show",
+        "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
         "case show", "context show", "context close", "rebuild", "verify", "doctor security", "demo",
         "broker render", "broker init", "broker check", "gate",
     }  # fmt: skip

@@ -119,9 +119,9 @@ def test_siblings_of_a_delegation_share_the_context_of_their_root() -> None:
     writer, parent = story.agent("writer"), story.agent("parent")
     for name in ("child", "sibling"):
         story.apply(
-            E.AgentIssued(
+            E.AgentDelegated(
                 ms=story.ms, agent=name.encode().ljust(16), name=name, key=f"U{name}", role="agent", projects=["p1"],
-                parent=parent.agent.id,
+                parent=parent.agent.id, via=parent.key, expires=story.ms + 1_000,
             )
         )  # fmt: skip
     agents = story.t.agents.by_name

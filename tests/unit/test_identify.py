@@ -18,7 +18,8 @@ from gate.state.tenant import Tenant
 
 ACME, GLOBEX, CORE = "A" * 56, "B" * 56, "C" * 56
 ANN, BOB, STRANGER = "U" + "A" * 55, "U" + "B" * 55, "U" + "C" * 55
-AGENT_KEY, OPS_KEY, FOREIGN_KEY = "AAGENT", "AOPS", "AFOREIGN"
+NOW_MS = 1_000
+AGENT_KEY, OPS_KEY, FOREIGN_KEY, CHILD_KEY = "AAGENT", "AOPS", "AFOREIGN", "ACHILD"
 
 
 def entry(role: str = "agent", **changes: Any) -> RegistryEntry:
@@ -45,8 +46,9 @@ def identifier() -> Identifier:
         AGENT_KEY: entry(),
         OPS_KEY: entry("operator", origin="human_reviewed", verbs=["get", *OPS_VERBS]),
         FOREIGN_KEY: entry(tenant=GLOBEX),
+        CHILD_KEY: entry(delegated=True),
     }
-    return Identifier("0", CORE, {ACME: tenant(ACME)}, registry)
+    return Identifier("0", CORE, {ACME: tenant(ACME)}, registry, lambda: NOW_MS)
 
 
 def info(**changes: Any) -> dict[str, str]:
@@ -67,6 +69,30 @@ def refusal(identifier: Identifier, subject: Inbound, headers: dict[str, str] | 
 def test_a_registered_agent_is_who_the_broker_says(identifier: Identifier) -> None:
     p = identifier.identify(at(), info(name_tag="root"))
     assert (p.agent.name, p.key, p.role, p.project) == ("ann", ANN, "agent", "p1")
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (None, "credential_expired"),
+        (E.AgentRevoked(ms=2, agent=b"c" * 16, keys=[STRANGER]), "credential_revoked"),
+        (E.AgentRevoked(ms=2, agent=b"a" * 16, keys=[ANN]), "parent_revoked"),
+    ],
+)
+def test_a_child_is_told_why_it_is_no_more(identifier: Identifier, event: E.AgentRevoked | None, code: str) -> None:
+    t = identifier.tenants[ACME]
+    child = E.AgentDelegated(
+        ms=1, agent=b"c" * 16, name="ann--kid", key=STRANGER, role="agent", parent=b"a" * 16, via=ANN, projects=["p1"],
+        verbs=["write"], ceiling=1, expires=NOW_MS + 1,
+    )  # fmt: skip
+    t.apply(t.position + 1, child)
+    said = info(user=STRANGER, issuer_key=CHILD_KEY, tags=["project:p1", "verb:write", "depth:1"])
+    assert identifier.identify(at(key=STRANGER), said).agent.name == "ann--kid"
+    if event is None:
+        identifier.now_ms = lambda: NOW_MS + 1
+    else:
+        t.apply(t.position + 1, event)
+    assert refusal(identifier, at(key=STRANGER), said) == code
 
 
 def test_what_was_revoked_or_suspended_is_refused_also_where_the_broker_has_not_heard_of_it(identifier: Identifier) -> None:

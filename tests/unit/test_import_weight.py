@@ -11,9 +11,9 @@ import bus
 HEAVY = ("torch", "duckdb", "hnswlib", "numpy", "model2vec", "safetensors", "typer", "rich", "uvloop", "sqlite3")
 OURS = ("gate", "broker_config", "cli", "cordon_cli", "agents_demo")
 NAMES = [
-    "Actor", "Case", "Closed", "ConfigError", "Conflict", "ContextAnswer", "CordonError", "DeadlineExceeded", "Denied",
-    "Desk", "Draft", "Edge", "Feed", "FrameTooLarge", "Item", "MalformedFrame", "Member", "Memory", "MemoryBus",
-    "Notice", "Plan", "Query", "Recall", "Receipt", "Rejected", "Stats", "Synced", "Timing", "TraceAnswer",
+    "Actor", "Case", "Child", "Closed", "ConfigError", "Conflict", "ContextAnswer", "CordonError", "DeadlineExceeded", "Denied",
+    "Desk", "Draft", "Edge", "Erasure", "Feed", "FrameTooLarge", "Item", "LegalHold", "MalformedFrame", "Member", "Memory",
+    "MemoryBus", "Notice", "Plan", "Query", "Recall", "Receipt", "Rejected", "Stats", "Store", "Synced", "Timing", "TraceAnswer",
     "Unavailable", "WhyAnswer", "WireError", "WriteRejected", "connect", "connect_operator",
 ]  # fmt: skip
 

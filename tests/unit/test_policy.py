@@ -123,6 +123,7 @@ CASES = [
     Case("kind_unreviewed", RULE, {}, {**RULE, "review": REVIEW_ACCEPTED}),
     Case("kind_unreviewed", {"kind": KINDS.index("procedure")}, {}, {"kind": KINDS.index("decision")}),
     Case("low_trust", {"eff": 299}, {}, {"eff": 300}),
+    Case("erased", {"erased": NOW - DAY}, {}, {"erased": 0}),
 ]
 DECISION = {rule.code: rule.decision for rule in policy.RULES}
 
@@ -140,6 +141,19 @@ def test_every_rule_has_a_case_a_sentence_and_a_code_of_its_own() -> None:
     assert len({r.code for r in policy.RULES}) == len(policy.RULES)
     assert all(r.sentence.endswith(".") for r in policy.RULES)
     assert len(policy.RULES) < 31  # bits of an int32, the gate's beside them
+
+
+def test_of_what_is_erased_nothing_else_is_told() -> None:
+    assert outcome({"erased": NOW, "held": 1, "eff": 0, "superseded": 2, "superseded_ms": NOW}) == Outcome(
+        policy.DENY, ["erased"], []
+    )
+    assert outcome({"held": 1, "eff": 0}).reasons != ["erased"]
+
+
+def test_a_bit_of_reads_means_what_it_meant_when_it_was_written() -> None:
+    assert policy.codes(1 << 19 | 1 << 20) == ["low_trust", "gate_low"]
+    assert policy.codes(1 << 21) == ["erased"]
+    assert policy.ERASED == 1 << 21
 
 
 def test_without_a_rule_that_says_no_it_is_admitted_with_a_reason() -> None:

@@ -117,6 +117,7 @@ def test_nothing_else_in_the_gate_asks_for_a_role_or_compares_a_clearance() -> N
         "principals.py": "the ledger's record of an agent",
         "admin.py": "which roles there are",
         "operators.py": "shows a writer's role",
+        "delegation.py": "what a child may be: no wider than the credential that asks",
         "supersede.py": "whose memory may be replaced at once: an operator's word, and who may set rules",
     }
     found = set()

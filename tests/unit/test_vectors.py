@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gate.model.matrix import unit
 from gate.projections.vectors import ExactVectors, HnswVectors, InvalidVectors, ProjectVectors, VectorIndex
 
 DIM = 32
@@ -212,6 +213,22 @@ def test_a_saved_index_is_taken_after_a_replay(saved: tuple[Path, Vectors]) -> N
     assert not {7, 11} & set(rows.tolist())
     assert index.search(data[[8]], 1, [None])[0][0].tolist() == [8]
     caught_up(index)
+
+
+def test_a_removed_vector_is_in_no_file_that_is_saved_afterwards(tmp_path: Path) -> None:
+    index, path = ProjectVectors(DIM, hnsw_from=100, exact_below=60), tmp_path / "p.hnsw"
+    index.add(unit_vectors(150))
+    caught_up(index)
+    one, other = (unit(index.gather(rows_of(row)))[0].tobytes() for row in (7, 8))
+    assert index.save(path, 1)
+    assert one in path.read_bytes()
+    index.remove(rows_of(7))
+    assert index.save(path, 2)
+    assert one not in path.read_bytes()
+    assert other in path.read_bytes()
+    near = index.search(np.frombuffer(other, np.float32)[None, :], 3, [None])[0][0].tolist()
+    assert near[0] == 8
+    assert 7 not in near
 
 
 DOUBTS = ["no file", "no sidecar", "bit", "short", "sidecar", "version", "ahead", "fewer rows", "other vectors", "alive"]

@@ -52,6 +52,18 @@ SELECT * FROM memory WHERE seq > ? ORDER BY seq LIMIT ?;
 -- Candidates that cite an evidence hash, ascending.
 SELECT m.seq, m.evidence FROM source s JOIN memory m ON m.seq = s.seq WHERE s.hash = ? ORDER BY m.seq;
 
+-- name: erase_memory
+-- Everything personal of a memory; its place and its meta stay. A content is never empty otherwise.
+UPDATE memory SET content = '', evidence = x'5b5d', run = '', task = '', session = '', trace_id = '', scope_id = '' WHERE seq = ?;
+
+-- name: erase_source
+-- One citation.
+DELETE FROM source WHERE hash = ? AND seq = ?;
+
+-- name: erased
+-- Memories whose text is gone, ascending.
+SELECT seq FROM memory WHERE content = '' ORDER BY seq;
+
 -- name: count
 -- How many memories.
 SELECT count(*) FROM memory;

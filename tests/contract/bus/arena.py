@@ -31,6 +31,9 @@ class Arena(Protocol):
 
     def agent(self, name: str, *, project: str = "", **rights: Any) -> AbstractAsyncContextManager[bus.MemoryBus]: ...
 
+    def child(self, creds: str) -> AbstractAsyncContextManager[bus.MemoryBus]:
+        """A client of a credential that one of its agents delegated."""
+
     def operator(self, name: str = "ops", **rights: Any) -> AbstractAsyncContextManager[bus.Desk]: ...
 
     def tick(self) -> None:
@@ -51,6 +54,9 @@ class TwinArena:
 
     def agent(self, name: str, *, project: str = "", **rights: Any) -> AbstractAsyncContextManager[bus.MemoryBus]:
         return self.world.agent(name, project=project, **rights)
+
+    def child(self, creds: str) -> AbstractAsyncContextManager[bus.MemoryBus]:
+        return self.world.connect(creds)
 
     def operator(self, name: str = "ops", **rights: Any) -> AbstractAsyncContextManager[bus.Desk]:
         return self.world.operator(name, **rights)
@@ -82,6 +88,9 @@ class HomeArena:
         await self._add(name, **{"projects": (project,), **rights})
         async with self.home.agent(self.named(name), project) as memory:
             yield memory
+
+    def child(self, creds: str) -> AbstractAsyncContextManager[bus.MemoryBus]:
+        return bus.connect(self.home.home.url, creds)
 
     @asynccontextmanager
     async def operator(self, name: str = "ops", **rights: Any) -> AsyncIterator[bus.Desk]:

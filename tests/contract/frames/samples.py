@@ -12,6 +12,7 @@ from bus.frames import (
     Ack,
     Actor,
     AdmAgent,
+    AdmErased,
     AdmProject,
     AdmRegistry,
     AdmStatus,
@@ -22,14 +23,23 @@ from bus.frames import (
     Cases,
     ContextAnswer,
     ContextRequest,
+    Delegate,
+    Delegated,
     Done,
     Draft,
     Edge,
+    Erase,
+    Erasure,
+    ErasureQuery,
+    Erasures,
     Feed,
     Frame,
     Get,
     Hold,
     Item,
+    LegalHold,
+    LegalHoldRequest,
+    LegalHolds,
     Lineage,
     Member,
     Memory,
@@ -42,8 +52,11 @@ from bus.frames import (
     Refusal,
     Release,
     Review,
+    Sign,
+    Signed,
     Stats,
     StatsRequest,
+    Store,
     Sync,
     Synced,
     Trace,
@@ -81,7 +94,18 @@ HELD: Final = Case(
 NOTICE: Final = Notice(
     notice="n-1", kind="recall", agent=KEY, case=CASE, ids=[MEM_1, MEM_2], total=2, position=9,
 )  # fmt: skip
+WISH: Final = Delegate(
+    request_id=R, name="helper", key="U" + "B" * 55, role="agent", projects=["p1"], clearance="internal",
+    verbs=["query", "get"], tools=["erp"], ceiling="agent_inferred", user="ann", ttl=600, at=1_769_990_000, proof="c2ln",
+)  # fmt: skip
 
+ERASURE, LEGAL = "era_" + "0" * 25 + "9", "lgl_" + "0" * 25 + "a"
+ERASED: Final = Erasure(
+    request_id=R, agent=KEY, erasure=ERASURE, state="erasing", by="ops", person="kim", second="lee", why="asked for",
+    members=[MEMBER], count=2, derived=1, left=[MEMBER], left_count=1, elsewhere=1, cases=[CASE], legal_holds=[LEGAL],
+    stores=[Store(name="ledger", count=2, state="pending", note="stripped")], pending=["1 block"], out_of_reach=["backups"],
+    erased_at=AT, done_at=AT, position=9, next=500,
+)  # fmt: skip
 SAMPLES: Final[dict[str, Frame]] = {
     "draft": Draft(
         request_id=R, content="The invoice job runs at five", kind="procedure", origin="tool_result",
@@ -101,6 +125,16 @@ SAMPLES: Final[dict[str, Frame]] = {
     "get": Get(request_id=R, ids=[MEM_1, MEM_2], min_position=7),
     "ack": Ack(request_id=R, notices=["n-1"]),
     "sync": Sync(request_id=R),
+    "delegate": WISH,
+    "delegated": Delegated(
+        request_id=R, agent=KEY, project="p1", id="agt_" + "0" * 25 + "8", name="writer--helper", key="U" + "B" * 55,
+        role="agent", chain=["agt_" + "0" * 25 + "6"], projects=["p1"], clearance="internal", verbs=["get", "query"],
+        tools=["erp"], ceiling="agent_inferred", expires_at=AT, jwt="e30.e30.e30", position=9,
+    ),
+    "sign": Sign(
+        request_id=R, account=ACCOUNT, parent="e30.e30.e30", wish=WISH, name="writer--helper", expires_at=1_770_000_000
+    ),
+    "signed": Signed(request_id=R, jwt="e30.e30.e30"),
     "receipt": Receipt(
         request_id=R, agent=KEY, project="p1", id=MEM_1, state="held", trust=0.5, trust_floor=0.25,
         origin="agent_inferred",
@@ -159,6 +193,21 @@ SAMPLES: Final[dict[str, Frame]] = {
         compartments=["p1"], elsewhere=1, exposed=[CASE], last_read_at=AT, position=9,
     ),
     "stats": Stats(request_id=R, agent=KEY, counts={"memories": 12}, position=9),
+    "erase": Erase(request_id=R, selector=["user:u-1", MEM_1], derived=True, dry_run=True, agree=PLAN, message="asked for"),
+    "erasure_query": ErasureQuery(request_id=R, erasure=ERASURE, cursor=500),
+    "legal_hold": LegalHoldRequest(request_id=R, selector=[MEM_1], lift=LEGAL, message="12/26", cursor=100),
+    "erasure": ERASED,
+    "erasures": Erasures(request_id=R, agent=KEY, erasures=[ERASED], position=9, next=100),
+    "legal_holds": LegalHolds(
+        request_id=R, agent=KEY,
+        holds=[
+            LegalHold(
+                hold=LEGAL, by="ops", person="kim", why="12/26", ids=[MEM_1], count=2, elsewhere=1, placed_at=AT, lifted_at=AT
+            )
+        ],
+        position=9, next=100,
+    ),
+    "adm_erased": AdmErased(request_id=R, done=[7, 9], trouble="block 8: no copy"),
     "adm_tenant": AdmTenant(request_id=R, action="add", account=ACCOUNT, name="acme", user_key="00ff"),
     "adm_project": AdmProject(request_id=R, action="add", account=ACCOUNT, name="p1", settings={"context_idle_s": 3600}),
     "adm_agent": AdmAgent(request_id=R, action="add", account=ACCOUNT, name="writer", key=KEY, projects=["p1"], person="kim"),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from bus.frames import VERB_OF, Answer, Frame, Push, Reply, decode_push, decode_reply, encode
+from bus.frames import VERB_OF, Answer, Frame, Push, Reply, Sign, Signed, decode_push, decode_reply, encode
 
 from .samples import FOLDER, SAMPLES, golden
 
@@ -37,7 +37,7 @@ def test_a_reader_ignores_fields_of_a_later_version(name: str) -> None:
 
 
 def test_every_frame_has_a_golden_file_and_no_file_is_left_over() -> None:
-    on_the_wire = {*VERB_OF, *get_args(Reply), *get_args(Push)}
+    on_the_wire = {*VERB_OF, *get_args(Reply), *get_args(Push), Sign, Signed}
     assert {type(frame) for frame in SAMPLES.values()} == on_the_wire
     assert {path.stem for path in FOLDER.glob("*.json")} == set(SAMPLES)
 

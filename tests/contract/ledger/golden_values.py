@@ -86,10 +86,24 @@ EVENTS: dict[str, E.AnyEvent] = {
         ms=MS, agent=raw(2), name="planner", key="U2", role="agent", projects=["billing", "ops"], person="p-1", parent=raw(3),
         by="U1",
     ),
+    "agent_delegated": E.AgentDelegated(
+        ms=MS, agent=raw(4), name="planner--helper", key="U5", role="agent", parent=raw(2), via="U2", projects=["billing"],
+        verbs=["get", "query"], tools=["erp"], clearance=1, ceiling=1, user="usr_abcdefghijklmnop", person="p-1",
+        expires=MS + 3_600_000,
+    ),
     "agent_revoked": E.AgentRevoked(ms=MS, agent=raw(2), keys=["U2", "U3"], whole=True, by="U1"),
     "tenant_changed": E.TenantChanged(ms=MS, state="suspended", by="U1"),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
+    "memory_erased": E.MemoryErased(
+        ms=MS, erasure=raw(18), agent=raw(2), person="p-1", second="p-2", second_agent=raw(3), count=COUNT, deltas=DELTAS,
+        derived=1, body=NOTE_HASH,
+    ),
+    "erasure_done": E.ErasureDone(ms=MS, erasure=raw(18), stores={"catalog": 4, "ledger": 2}),
+    "legal_hold_placed": E.LegalHoldPlaced(
+        ms=MS, hold=raw(19), agent=raw(2), person="p-1", count=COUNT, deltas=DELTAS, body=NOTE_HASH
+    ),
+    "legal_hold_lifted": E.LegalHoldLifted(ms=MS, hold=raw(19), agent=raw(2), person="p-1", body=NOTE_HASH),
 }  # fmt: skip
 
 RECORDS: dict[str, E.AnyRecord] = {

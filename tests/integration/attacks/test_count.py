@@ -12,7 +12,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[3]
 DOCS: Final = ROOT / "docs/threat-model.md"
-KINDS: Final = ("identity_lies", "subjects", "reply_aims", "credentials", "oracles", "isolation", "laundering")
+KINDS: Final = ("identity_lies", "subjects", "reply_aims", "credentials", "oracles", "isolation", "laundering", "delegation")
 
 
 def _tests(module: ModuleType) -> Iterator[list[Any]]:

@@ -218,19 +218,15 @@ def test_a_rotated_key_is_the_same_head(arena: Arena) -> None:
     arena.run(attack())
 
 
-@pytest.mark.parametrize("way", ["its own context", "as if an operator", "by delegation"])
+@pytest.mark.parametrize("way", ["its own context", "as if an operator"])
 def test_an_agent_can_not_empty_its_own_head(arena: Arena, way: str) -> None:
     async def attack() -> None:
         source, text = await planted(arena)
         async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
             assert source in ids(await peer.query(text))
-            if way == "by delegation":
-                child = await peer.ask("delegate", {"type": "delegate", "name": "child", "projects": [SIEGE]})
-                assert child["reason"] == "verb_not_available"
-            else:
-                key = peer.key if way == "its own context" else arena["operator"].key
-                close = b'{"type":"context","agent":"mallory","action":"close","message":"clean"}'
-                assert await peer.gets_no_answer(f"ops.{OURS}.context.{key}", close)
+            key = peer.key if way == "its own context" else arena["operator"].key
+            close = b'{"type":"context","agent":"mallory","action":"close","message":"clean"}'
+            assert await peer.gets_no_answer(f"ops.{OURS}.context.{key}", close)
             assert is_tainted(await peer.write(text), source)
         shown = await arena["operator"].operate("context", {"type": "context", "agent": "mallory"})
         assert shown["epoch"] == 0

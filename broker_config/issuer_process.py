@@ -1,0 +1,107 @@
+"""The issuer's process: `python -m broker_config.issuer_process --home H [--shard 0]`. Answers the gatekeeper.
+
+Its credential may subscribe to `iss.<shard>.sign` and its own inbox, and reply; the broker refuses it everything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import nats
+from nats.aio.msg import Msg
+
+from bus.errors import ConfigError, CordonError
+from bus.frames import Signed, encode
+from bus.identity import parse_creds
+from bus.limits import PAYLOAD_BYTES_MAX, QUERY_FRAME_BYTES_MAX, RECONNECT_FIRST_S
+from bus.subjects import inbox, sign
+
+from .home import Home
+from .issuer import Issuer, decode_request
+
+PENDING_MESSAGES: Final = 1_024  # far more than the gatekeeper has waiting; what is beyond is asked again
+EXIT_CONFIG: Final = 2
+log = logging.getLogger(__name__)
+
+
+async def serve(home: Home, url: str, shard: int) -> None:
+    """Until SIGTERM or SIGINT."""
+    issuer, creds, stop = Issuer(home, time.time), home.core_creds("issuer"), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def on_error(error: Exception) -> None:
+        log.warning("broker: %s", error)
+
+    async def on_request(m: Msg) -> None:
+        if not m.reply:
+            return
+        try:
+            if len(m.data) > QUERY_FRAME_BYTES_MAX:
+                raise ValueError("too large")
+            request = decode_request(m.data)
+            answer = issuer.answer(request)
+            outcome = f"signed {request.name} of {request.account}" if answer.jwt else f"refused: {answer.reason} {answer.field}"
+            log.info("%s", outcome)
+        except (msgspec.MsgspecError, ValueError):
+            answer = Signed(reason="unproven")
+            log.info("refused: no request")
+        except Exception:  # one bad request must not end it
+            log.exception("request failed")
+            return
+        await m.respond(encode(answer))
+
+    nc = await nats.connect(
+        url,
+        user_credentials=str(creds),
+        inbox_prefix=inbox(parse_creds(creds.read_text()).key).encode(),
+        error_cb=on_error,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=RECONNECT_FIRST_S,
+        name="cordon-issuer",
+    )
+    try:
+        await nc.subscribe(
+            sign(shard), cb=on_request, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=16 * PAYLOAD_BYTES_MAX
+        )
+        log.info("signing for shard %d", shard)
+        await stop.wait()
+    finally:
+        await asyncio.wait_for(nc.close(), 2)
+
+
+def run(home: Home, shard: int = 0) -> int:
+    """Serve; the exit code. CORDON_URL overrules the home's own address."""
+    try:
+        home.check_private()
+        asyncio.run(serve(home, os.environ.get("CORDON_URL") or home.url, shard))
+    except ConfigError as e:
+        print(f"cordon issuer: {e}", file=sys.stderr)
+        return EXIT_CONFIG
+    except (CordonError, OSError, nats.errors.Error) as e:
+        log.error("stopped: %s", e)
+        return 1
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker_config.issuer_process", description="Cordon's issuer for one home.")
+    parser.add_argument("--home", required=True, type=Home)
+    parser.add_argument("--shard", type=int, default=0)
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logging.Formatter.converter = time.gmtime
+    return run(args.home, args.shard)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
