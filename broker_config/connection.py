@@ -10,21 +10,22 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from bus.errors import ConfigError, Unavailable
-from bus.identity import parse_creds
+from bus.identity import Credential, parse_creds
 from bus.limits import CONNECT_TIMEOUT_S
+from bus.servers import servers
 from bus.subjects import inbox
 
 
 @asynccontextmanager
-async def connected(url: str, creds: Path) -> AsyncIterator[Client]:
+async def connected(url: str, creds: Path, ca_file: str | None = None) -> AsyncIterator[Client]:
     """A connection with the credentials in `creds`, closed on exit. `Unavailable` if the broker isn't there or refuses them."""
-    key, client = _own_key(creds), Client()
+    credential, where = _credential(creds), servers(url, ca_file)
+    client = where.client()
     try:
         try:
             await client.connect(
-                url,
-                user_credentials=str(creds),
-                inbox_prefix=inbox(key).encode(),
+                **where.options(credential),
+                inbox_prefix=inbox(credential.key).encode(),
                 connect_timeout=int(CONNECT_TIMEOUT_S),
                 allow_reconnect=False,
                 error_cb=_ignore,
@@ -33,7 +34,7 @@ async def connected(url: str, creds: Path) -> AsyncIterator[Client]:
             raise Unavailable(
                 f"The broker at {url} can't be reached ({type(e).__name__}).",
                 reason="broker_unreachable",
-                advice="Start it with `cordon up`.",
+                advice="Start it with `cordon up`, or see whether its servers run.",
             ) from None
         yield client
     finally:
@@ -44,9 +45,9 @@ async def _ignore(error: Exception) -> None:
     """The request that caused an asynchronous error times out by itself; nats-py would print a traceback."""
 
 
-def _own_key(creds: Path) -> str:
+def _credential(creds: Path) -> Credential:
     try:
-        return parse_creds(creds.read_text()).key
+        return parse_creds(creds.read_text())
     except OSError:
         raise ConfigError(
             f"{creds} can't be read.", reason="creds_missing", advice="Run this as the owner of the home."

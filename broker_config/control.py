@@ -59,7 +59,7 @@ class Control:
     async def __aenter__(self) -> Control:
         self.home.check_private()
         url, creds = self.home.url, self.home.core_creds("admin")
-        self._admin = await self._stack.enter_async_context(connected(url, creds))
+        self._admin = await self._stack.enter_async_context(connected(url, creds, self.home.ca_file))
         self._admin_key = parse_creds(creds.read_text()).key
         return self
 
@@ -293,10 +293,14 @@ class Control:
         """See streams.ensure_streams."""
         return await ensure_streams(self._client(), self.home, self.shard)
 
+    async def make_shared_streams(self, replicas: int) -> dict[str, str]:
+        """The same, and the owner's stream, on servers that several gatekeepers use. See streams.ensure_streams."""
+        return await ensure_streams(self._client(), self.home, self.shard, shared=True, replicas=replicas)
+
     # --- the broker
     async def push_account(self, jwt: str) -> None:
         """Give the broker an account, new or changed; it takes effect at once."""
-        async with connected(self.home.url, self.home.sys_creds) as system:
+        async with connected(self.home.url, self.home.sys_creds, self.home.ca_file) as system:
             answer = await _request(system, "$SYS.REQ.CLAIMS.UPDATE", jwt.encode(), REQUEST_TIMEOUT_S)
         if msgspec.json.decode(answer, type=_ClaimsAnswer).data.code != 200:
             raise ConfigError(

@@ -6,7 +6,7 @@ Changes nothing and asks nobody, so it works whether the home is up or not. A ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,13 +28,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
 
 
-class Check(NamedTuple):
-    """`holds`: what is so when nothing is found. `find` names what is wrong in a home."""
+X = TypeVar("X")
+
+
+class Check(NamedTuple, Generic[X]):
+    """`holds`: what is so when nothing is found. `find` names what is wrong in what is examined."""
 
     name: str
     holds: str
     advice: str
-    find: Callable[[Examined], Iterator[str]]
+    find: Callable[[X], Iterator[str]]
 
 
 _RENDER: Final = "Run `cordon down` and `cordon up`: the configuration is written anew at each start."
@@ -43,7 +46,7 @@ _CLOSE: Final = "Its keys may be known: make a new home, or if you are sure, `ch
 _CHMOD: Final = "Run `chmod go= FOLDER`."
 _RESTORE: Final = "Restore the trust folder from a backup, or make a new home."
 
-CHECKS: Final = (
+CHECKS: Final[tuple[Check[Examined], ...]] = (
     Check("secret_files", "seeds and credentials are for their owner alone", _CLOSE, server_checks.secret_files),
     Check("secret_folders", "nobody else may enter trust and creds", _CLOSE, server_checks.secret_folders),
     Check("store_folders", "nobody else may enter the home, ledger and projections", _CHMOD, server_checks.store_folders),
@@ -53,6 +56,7 @@ CHECKS: Final = (
         server_checks.server_version,
     ),
     Check("server_listen", "the server listens on loopback, or with TLS", _RENDER, server_checks.server_listen),
+    Check("server_routes", "servers that join prove themselves", _RENDER, server_checks.server_routes),
     Check("server_anonymous", "nobody connects without a credential of this home", _RENDER, server_checks.server_anonymous),
     Check("server_sync", "an acknowledgement means on disk", _RENDER, server_checks.server_sync),
     Check("operator", "the operator signs itself, and only its signing keys sign", _RESTORE, trust_checks.operator),
@@ -71,10 +75,11 @@ CHECKS: Final = (
 def examine(home: Home, now: float) -> list[Finding]:
     """Every check of CHECKS with its verdict, in order."""
     x = Examined(home, now)
-    return [_finding(check, x) for check in CHECKS]
+    return [judged(check, x) for check in CHECKS]
 
 
-def _finding(check: Check, x: Examined) -> Finding:
+def judged(check: Check[X], x: X) -> Finding:
+    """The verdict of one check. What can't be examined is a fault."""
     try:
         found = list(check.find(x))
     except CordonError as e:

@@ -41,7 +41,7 @@ def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lam
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, **GATEKEEPER_ENV, "CORDON_URL": home.url},
+            env={**os.environ, **GATEKEEPER_ENV, "CORDON_URL": home.url, "CORDON_CA": home.ca_file or ""},
             preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
         )
     last: dict[str, Any] = {}
@@ -81,8 +81,12 @@ def verify(
 ) -> Ended:
     """Verify a home that is up, beside its gatekeeper, or one that is down. `begin`, `end`: blocks of the ledger, 0 = its last, a
     `begin` of -n = the newest n; `account`: one tenant alone. Raises Unavailable where a home is up and doesn't serve.
+
+    Where the servers are elsewhere the gatekeeper there is asked, and its catalogs, which lie with it, are left out.
     """
     mode = ["--verify", "--from", str(begin), "--to", str(end), *(["--tenant", account] if account else [])]
+    if home.settings().servers:
+        return run_gate(home, *mode, "--live", "--elsewhere", say=say)
     now = read_status(home)
     if now is None:
         with broker_for(home):

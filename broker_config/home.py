@@ -5,12 +5,13 @@ Invariant: folders are 0700 and files with secrets 0600 from the moment they exi
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,11 +27,15 @@ PORT_TRIES = 64
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
+
+    `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
     """
 
     port: int
     rates: bool = True
     quotas: dict[str, int] = {}
+    servers: list[str] = []
+    ca: str = ""
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,6 +150,11 @@ class Home:
         return self.tenant_trust(tenant) / "deleted.json"
 
     @property
+    def user_ids_key(self) -> Path:
+        """Hex: the master of the keys for end users' ids, in homes whose gatekeepers run elsewhere."""
+        return self.trust / "user-ids.key"
+
+    @property
     def trust_lock(self) -> Path:
         """Held by whoever changes the trust tree, from the first file to the last push."""
         return self.trust / ".lock"
@@ -212,7 +222,15 @@ class Home:
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.settings().port}"
+        """Where the broker is: on this machine, or the servers of cordon.toml with commas between."""
+        settings = self.settings()
+        return ",".join(settings.servers) or f"nats://127.0.0.1:{settings.port}"
+
+    @property
+    def ca_file(self) -> str | None:
+        """PEM of the CA of a broker that is elsewhere; relative to the home. None: no TLS, or one that the system believes."""
+        ca = self.settings().ca
+        return str(self.path / ca) if ca else None
 
     def create(self, port: int | None = None) -> None:
         """Make the folders and cordon.toml; harmless on a home that exists. `port` None = a free one, chosen once."""
@@ -226,6 +244,13 @@ class Home:
             write_private(
                 self.config, f"# Chosen at the first `cordon up`. Change it only while the home is down.\nport = {chosen}\n"
             )
+
+    def point_to(self, urls: Sequence[str], ca: str) -> None:
+        """From now on the home's broker is elsewhere. `ca`: a PEM file, relative to the home; empty = none."""
+        settings = self.settings()
+        lines = ["# The home's servers are elsewhere: rendered by `cordon broker render`."]
+        lines += [f"port = {settings.port}", f"rates = {str(settings.rates).lower()}", f"servers = {json.dumps(list(urls))}"]
+        write_private(self.config, "\n".join([*lines, f"ca = {json.dumps(ca)}", ""]))
 
     def settings(self) -> Settings:
         """cordon.toml, validated. `ConfigError` if there is no home or a line in it is wrong."""

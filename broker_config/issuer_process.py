@@ -21,9 +21,9 @@ from nats.aio.msg import Msg
 
 from bus.errors import ConfigError, CordonError
 from bus.frames import Signed, encode
-from bus.identity import parse_creds
-from bus.limits import PAYLOAD_BYTES_MAX, QUERY_FRAME_BYTES_MAX, RECONNECT_FIRST_S
-from bus.subjects import inbox, sign
+from bus.limits import PAYLOAD_BYTES_MAX, QUERY_FRAME_BYTES_MAX
+from bus.servers import CA_VARIABLE, URL_VARIABLE, Servers, servers
+from bus.subjects import sign
 
 from .home import Home
 from .issuer import Issuer, decode_request
@@ -33,14 +33,11 @@ EXIT_CONFIG: Final = 2
 log = logging.getLogger(__name__)
 
 
-async def serve(home: Home, url: str, shard: int) -> None:
+async def serve(home: Home, where: Servers, shard: int) -> None:
     """Until SIGTERM or SIGINT."""
     issuer, creds, stop = Issuer(home, time.time), home.core_creds("issuer"), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-    async def on_error(error: Exception) -> None:
-        log.warning("broker: %s", error)
 
     async def on_request(m: Msg) -> None:
         if not m.reply:
@@ -60,15 +57,7 @@ async def serve(home: Home, url: str, shard: int) -> None:
             return
         await m.respond(encode(answer))
 
-    nc = await nats.connect(
-        url,
-        user_credentials=str(creds),
-        inbox_prefix=inbox(parse_creds(creds.read_text()).key).encode(),
-        error_cb=on_error,
-        max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_FIRST_S,
-        name="cordon-issuer",
-    )
+    nc = await where.kept(creds, "cordon-issuer")
     try:
         await nc.subscribe(
             sign(shard), cb=on_request, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=16 * PAYLOAD_BYTES_MAX
@@ -79,11 +68,16 @@ async def serve(home: Home, url: str, shard: int) -> None:
         await asyncio.wait_for(nc.close(), 2)
 
 
+def _where(home: Home) -> Servers:
+    url = os.environ.get(URL_VARIABLE)
+    return servers(url or home.url, os.environ.get(CA_VARIABLE) or (None if url else home.ca_file))
+
+
 def run(home: Home, shard: int = 0) -> int:
-    """Serve; the exit code. CORDON_URL overrules the home's own address."""
+    """Serve; the exit code. CORDON_URL and CORDON_CA overrule the home's own address."""
     try:
         home.check_private()
-        asyncio.run(serve(home, os.environ.get("CORDON_URL") or home.url, shard))
+        asyncio.run(serve(home, _where(home), shard))
     except ConfigError as e:
         print(f"cordon issuer: {e}", file=sys.stderr)
         return EXIT_CONFIG

@@ -22,11 +22,11 @@ from typing import Final
 
 from bus.errors import ConfigError, Unavailable
 from bus.identity import verify_jwt
+from bus.servers import SERVER_VERSION_MIN
 
 from .home import Home, write_private
 from .processes import POLL_S, live_pid, spawn, stop_child, write_pid
 
-VERSION_MIN: Final = (2, 12, 7)  # older ones let a leaf node spoof Nats-Request-Info
 READY_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
 MAX_FILE_BYTES: Final = 40 << 30  # three streams of 10 GiB and room to raise one
@@ -51,8 +51,8 @@ def find_server() -> Path:
     if path is None:
         raise ConfigError("nats-server was not found.", reason="server_missing", advice=advice)
     version = server_version(path)
-    if version < VERSION_MIN:
-        shown, least = (".".join(map(str, v)) for v in (version, VERSION_MIN))
+    if version < SERVER_VERSION_MIN:
+        shown, least = (".".join(map(str, v)) for v in (version, SERVER_VERSION_MIN))
         raise ConfigError(
             f"{path} is version {shown}; {least} is the least that is safe.", reason="server_too_old", advice=advice
         )

@@ -1,4 +1,4 @@
-"""The three streams of a shard: made once, at the first up of a home, and never again.
+"""The streams of a shard: made once, at the first up of a home or by `cordon broker init`, and never again.
 
 Invariant: a stream that is missing later, or is not the one that was made, is an error and not recreated: an empty ledger in the
 place of a lost one would hide the loss.
@@ -23,16 +23,27 @@ GIB = 1 << 30
 DAY_S = 86_400
 DUPLICATE_WINDOW_S = 0.1  # the least the server takes: idempotency is the projection's, not the stream's
 METADATA_KEY = "cordon"
+OWNER_BYTES = 64 << 20  # a lease and a registry, and room for the old beside the new
 
 
-def stream_configs(shard: int) -> list[StreamConfig]:
-    """The streams, without ids. Limits: the project's defaults table. `max_age` in seconds (nats-py converts)."""
+def stream_configs(shard: int, *, shared: bool = False, replicas: int = 1) -> list[StreamConfig]:
+    """The streams, without ids. Limits: the project's defaults table. `max_age` in seconds (nats-py converts).
+
+    shared: with the stream of the shard's owner, which several gatekeepers can be (gate/lease.py). replicas: 1, 3 or 5 servers.
+    """
     ledger = _config(f"LEDGER_{shard}", f"ledger.{shard}.block")
     reads = _config(f"READS_{shard}", f"reads.{shard}.block")
     reads.max_age = 90 * DAY_S
     erased = _config(f"ERASED_{shard}", f"erased.{shard}.*")
     erased.max_msgs_per_subject = 1
-    return [ledger, reads, erased]
+    made = [ledger, reads, erased]
+    if shared:
+        owner = _config(f"OWNER_{shard}", f"owner.{shard}.*")
+        owner.max_msgs_per_subject, owner.discard, owner.max_bytes = 1, DiscardPolicy.OLD, OWNER_BYTES
+        made.append(owner)
+    for config in made:
+        config.num_replicas = replicas
+    return made
 
 
 def _config(name: str, subject: str) -> StreamConfig:
@@ -47,7 +58,9 @@ def _config(name: str, subject: str) -> StreamConfig:
     )
 
 
-async def ensure_streams(client: Client, home: Home, shard: int = 0) -> dict[str, str]:
+async def ensure_streams(
+    client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1
+) -> dict[str, str]:
     """Stream name → the random id in its metadata. Makes the streams at the first up only; `client` is the admin's.
 
     Raises ConfigError (stream_missing, stream_replaced) or Unavailable (JetStream doesn't answer).
@@ -56,7 +69,10 @@ async def ensure_streams(client: Client, home: Home, shard: int = 0) -> dict[str
     try:
         if marker.exists():
             return await _check(client.jetstream(), msgspec.json.decode(marker.read_bytes(), type=dict[str, str]))
-        ids = {config.name or "": await _create(client.jetstream(), config) for config in stream_configs(shard)}
+        ids = {
+            config.name or "": await _create(client.jetstream(), config)
+            for config in stream_configs(shard, shared=shared, replicas=replicas)
+        }
     except (NatsError, TimeoutError) as e:
         raise Unavailable(
             f"JetStream refused or gave no answer: {e}.", reason="jetstream_failed", advice="See the broker's log."

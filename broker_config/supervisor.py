@@ -88,6 +88,12 @@ def start(
     Raises ConfigError (already up, port, program, exposed seeds) or Unavailable (not ready in time, died too often, or up already
     and not serving: it says why).
     """
+    if home.config.exists() and home.settings().servers:
+        raise ConfigError(
+            f"The servers of the home {home.path} are elsewhere: {home.url}.",
+            reason="servers_elsewhere",
+            advice="Start them, and `cordon gate` beside them, on their machines.",
+        )
     lock = _take_lock_to_start(home)
     try:
         home.status.unlink(missing_ok=True)

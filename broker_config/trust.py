@@ -19,7 +19,7 @@ import msgspec
 
 from bus.errors import Conflict, Rejected
 from bus.frames import CLASSIFICATIONS
-from bus.identity import Keypair, RegistryEntry, creds_text, keypair, registry_jwt, user_token
+from bus.identity import Keypair, RegistryEntry, creds_text, derived_user_key, keypair, registry_jwt, user_token
 from bus.subjects import is_user_token, token
 
 from . import claims
@@ -81,6 +81,7 @@ def _inbox(key: str) -> str:
 
 def gatekeeper_permissions(key: str, shard: int) -> Permissions:
     publish = [f"ledger.{shard}.block", f"reads.{shard}.block", "feed.>", "notice.>", f"iss.{shard}.sign"]
+    publish += [f"owner.{shard}.lease", f"owner.{shard}.registry", f"$JS.API.STREAM.MSG.GET.OWNER_{shard}"]
     for stream in (f"{kind}_{shard}" for kind in STREAM_KINDS):
         publish += [
             f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}",
@@ -93,7 +94,7 @@ def gatekeeper_permissions(key: str, shard: int) -> Permissions:
 
 def admin_permissions(key: str, shard: int) -> Permissions:
     publish = [f"adm.{shard}.*.{key}"]
-    for stream in (f"{kind}_{shard}" for kind in STREAM_KINDS):
+    for stream in (f"{kind}_{shard}" for kind in (*STREAM_KINDS, "OWNER")):
         publish += [f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE", "INFO")]
     return Permissions(pub=Subjects(publish), sub=Subjects([_inbox(key)]))
 
@@ -102,6 +103,15 @@ def issuer_permissions(key: str, shard: int) -> Permissions:
     """Signs delegated credentials on request; publishes nothing but replies."""
     replies = Responses(max=1, ttl=REPLY_TTL_NS)
     return Permissions(pub=Subjects(deny=[">"]), sub=Subjects([f"iss.{shard}.sign", _inbox(key)]), resp=replies)
+
+
+def leaf_permissions(account: str, shard: int) -> Permissions:
+    """A leaf node's, inside CORE: requests of one tenant's agents up, its feed, notices and answers down.
+
+    Answers come under `_R_`, in which the server mixes all tenants' (docs/threat-model.md).
+    """
+    publish = [f"in.{shard}.{account}.>", f"op.{shard}.{account}.>"]
+    return Permissions(pub=Subjects(publish), sub=Subjects([f"feed.{account}.>", f"notice.{account}.>", "_R_.>"]))
 
 
 def janitor_permissions(key: str, shard: int) -> Permissions:
@@ -200,8 +210,10 @@ class Trust:
         private_folder(folder)
         for role in ROLES:
             _write_once(folder / f"role-{role}.nk", keypair("account").seed)
-        _write_once(folder / "user-ids.key", os.urandom(USER_KEY_BYTES).hex())
-        _write_once(folder / "account.nk", keypair("account").seed)  # last: it says that the folder is whole
+        if not (folder / "account.nk").exists():
+            account = keypair("account")
+            write_private(folder / "user-ids.key", self._new_user_key(account.public).hex())
+            write_private(folder / "account.nk", account.seed)  # last: it says that the folder is whole
         return self.tenant(name)
 
     def _check_not_deleted(self, name: str) -> None:
@@ -230,6 +242,15 @@ class Trust:
         """The account without imports and signing keys: it can do nothing, and nobody can connect to it."""
         return claims.account_jwt(account, name, self._operator_signing(), self._now(), revocations={EVERYBODY: self._now()})
 
+    def share_user_keys(self) -> None:
+        """New tenants' keys for end users' ids come of one master key from now on: gatekeepers elsewhere need no other."""
+        _write_once(self.home.user_ids_key, os.urandom(USER_KEY_BYTES).hex())
+
+    def _new_user_key(self, account: str) -> bytes:
+        if not self.home.user_ids_key.exists():
+            return os.urandom(USER_KEY_BYTES)
+        return derived_user_key(bytes.fromhex(self.home.user_ids_key.read_text()), account)
+
     def tenant_jwt(self, tenant: Tenant) -> str:
         """The account with its imports. The shard is a literal that the operator signs, so the tenant can't choose it."""
         core, account, name, k = self._core_account(), tenant.account, tenant.name, self.shard
@@ -248,6 +269,15 @@ class Trust:
             account, name, self._operator_signing(), self._now(),
             imports=imports, signing_keys=scopes, revocations=self.revocations(name),
         )  # fmt: skip
+
+    def leaf_creds(self, tenant: Tenant) -> str:
+        """The text of a new credential for a leaf node of that tenant."""
+        user, signing = keypair("user"), Keypair((self.home.core_trust / "signing.nk").read_text().strip())
+        permissions = leaf_permissions(tenant.account, self.shard)
+        jwt = claims.user_jwt(
+            user.public, f"leaf-{tenant.name}"[:64], signing, self._core_account(), self._now(), permissions=permissions
+        )
+        return creds_text(jwt, user)
 
     def revocations(self, tenant: str) -> dict[str, int]:
         """What the account's JWT revokes: user key (or `*`) → unix seconds."""

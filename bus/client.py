@@ -326,7 +326,7 @@ class MemoryBus:
 
 @asynccontextmanager
 async def connect(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     creds: str | os.PathLike[str] | None = None,
     *,
     project: str | None = None,
@@ -339,9 +339,11 @@ async def connect(
         async with bus.connect("nats://127.0.0.1:4222", "writer.creds", project="p1") as memory:
             print(await memory.write("The staging database uses rotating keys"))
 
-    url: `nats://`, `tls://`, `ws://` or `wss://`; else CORDON_URL. creds: path or text of a .creds file; else CORDON_CREDS.
-    project: default of all calls; else CORDON_PROJECT, else the credential's only one. name: shown by the broker's monitoring.
-    ca_file: PEM of a private CA. Raises ConfigError, Denied (credential refused) or Unavailable (nobody there within 5 s).
+    url: `nats://`, `tls://`, `ws://` or `wss://`, several of one cluster as a list or with commas between; else CORDON_URL.
+    creds: path or text of a .creds file; else CORDON_CREDS. project: default of all calls; else CORDON_PROJECT, else the
+    credential's only one. name: shown by the broker's monitoring. ca_file: PEM of a private CA; else CORDON_CA. With it, or with
+    `tls://`, nothing is sent to a server that doesn't prove its name. Raises ConfigError, Denied (credential refused) or
+    Unavailable (nobody there within 5 s).
     """
     async with open_session(url, creds, project=project, name=name, ca_file=ca_file, timing=timing) as session:
         yield MemoryBus(session)

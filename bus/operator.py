@@ -226,7 +226,7 @@ def _selected(selector: Selector) -> list[str]:
 
 @asynccontextmanager
 async def connect_operator(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     creds: str | os.PathLike[str] | None = None,
     *,
     name: str = "",

@@ -10,11 +10,10 @@ import difflib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -23,15 +22,14 @@ from . import limits, subjects
 from .errors import ConfigError, DeadlineExceeded, Denied, MalformedFrame, Rejected, Unavailable
 from .frames import VERB_OF, Answer, Draft, Frame, Refusal, Reply, decode_reply, encode, raise_refusal
 from .identity import Credential, parse_creds
+from .servers import CA_VARIABLE, URL_VARIABLE
 from .transport import NOT_DELIVERED, OUTCOME_UNKNOWN, Timing, Transport, open_nats
 
 A = TypeVar("A", bound=Answer)
 
-URL_VARIABLE = "CORDON_URL"
 HOME_VARIABLE = "CORDON_HOME"
 CREDS_VARIABLE = "CORDON_CREDS"
 PROJECT_VARIABLE = "CORDON_PROJECT"
-_SCHEMES = ("nats", "tls", "ws", "wss")
 
 
 class Session:
@@ -193,7 +191,7 @@ def _expect(reply: Reply, answer: type[A], request: type[Frame]) -> A:
 # --- opening ----------------------------------------------------------------------------------------
 @asynccontextmanager
 async def open_session(
-    url: str | None,
+    url: str | Sequence[str] | None,
     creds: str | os.PathLike[str] | None,
     *,
     project: str | None,
@@ -206,7 +204,10 @@ async def open_session(
     env = os.environ if environ is None else environ
     given = creds or env.get(CREDS_VARIABLE)
     credential = _credential(given)
-    address = _checked_url(url or env.get(URL_VARIABLE) or _home_url(given, env))
+    told = url or env.get(URL_VARIABLE)
+    if told:
+        ca_file = ca_file or env.get(CA_VARIABLE)  # of those servers; a home on this machine has no TLS
+    address = told or _home_url(given, env) or ""
     default = project or env.get(PROJECT_VARIABLE, "")
     transport = await open_nats(address, credential, name=name, ca_file=ca_file, timing=timing)
     try:
@@ -262,20 +263,3 @@ def _home_url(creds: str | os.PathLike[str] | None, env: Mapping[str, str]) -> s
 
 class _Status(msgspec.Struct):
     url: str = ""
-
-
-def _checked_url(url: str | None) -> str:
-    if not url:
-        raise ConfigError(
-            "No address of the bus was given.",
-            reason="url_missing",
-            advice=f"Start the home with `cordon up`, give url= or set {URL_VARIABLE} (nats://host:port).",
-        )
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfigError("The address of the bus is not a URL.", reason="url_invalid", advice="Write it as nats://host:port.")
-    return url

@@ -14,7 +14,7 @@ ever. Feeds and streams of notices are for `async` code; `sync()` gives the open
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -89,8 +89,8 @@ class Desk(_Blocking[operator.Desk]):
 
 @contextmanager
 def connect(
-    url: str | None = None, creds: str | os.PathLike[str] | None = None, *, project: str | None = None, name: str = "",
-    ca_file: str | None = None, timing: Timing | None = None,
+    url: str | Sequence[str] | None = None, creds: str | os.PathLike[str] | None = None, *, project: str | None = None,
+    name: str = "", ca_file: str | None = None, timing: Timing | None = None,
 ) -> Iterator[MemoryBus]:  # fmt: skip
     """Connect an agent; see `bus.connect`."""
     opening = partial(client.connect, url, creds, project=project, name=name, ca_file=ca_file, timing=timing)
@@ -100,8 +100,8 @@ def connect(
 
 @contextmanager
 def connect_operator(
-    url: str | None = None, creds: str | os.PathLike[str] | None = None, *, name: str = "", ca_file: str | None = None,
-    timing: Timing | None = None,
+    url: str | Sequence[str] | None = None, creds: str | os.PathLike[str] | None = None, *, name: str = "",
+    ca_file: str | None = None, timing: Timing | None = None,
 ) -> Iterator[Desk]:  # fmt: skip
     """Connect an operator; see `bus.connect_operator`."""
     opening = partial(operator.connect_operator, url, creds, name=name, ca_file=ca_file, timing=timing)

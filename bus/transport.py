@@ -1,4 +1,4 @@
-"""The one file that touches nats: requests with matched answers, bounded subscriptions, reconnecting with jitter.
+"""The one file that talks to nats: requests with matched answers, bounded subscriptions, reconnecting with jitter.
 
 Invariants: a reply that the caller's `accept` does not recognise never resolves a request; nothing waits without a bound; a lost
 frame is always reported (`Gap`); a permission violation fails what it belongs to at once, not by a time-out.
@@ -7,10 +7,8 @@ frame is always reported (`Gap`); a permission violation fails what it belongs t
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import secrets
-import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,14 +19,15 @@ from typing import Any, Final, Protocol, TypeVar
 import anyio
 import nats
 import nats.errors
-from nats.aio.client import Client, Server
+from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from . import limits
-from .errors import Closed, ConfigError, CordonError, Denied, FrameTooLarge, Unavailable
-from .identity import Credential, Keypair
+from .errors import Closed, CordonError, Denied, FrameTooLarge, Unavailable
+from .identity import Credential
 from .queue import FrameQueue, Gap
+from .servers import Servers, servers
 from .subjects import inbox
 
 R = TypeVar("R")
@@ -129,9 +128,9 @@ class _Listener:
 class NatsTransport:
     """A connection to a nats-server with one credential. Open it with `open_nats`."""
 
-    def __init__(self, url: str, credential: Credential, name: str, ca_file: str | None, timing: Timing) -> None:
-        self._url, self._credential, self._name, self._ca_file, self._timing = url, credential, name, ca_file, timing
-        self._nc = Client()
+    def __init__(self, where: Servers, credential: Credential, name: str, timing: Timing) -> None:
+        self._servers, self._credential, self._name, self._timing = where, credential, name, timing
+        self._nc = where.client()
         self._up = anyio.Event()
         self._closed = anyio.Event()
         self._opened = False
@@ -162,19 +161,16 @@ class NatsTransport:
         self._up.set()
 
     async def _connect(self) -> None:
-        keypair = Keypair(self._credential.seed)
         await self._nc.connect(
-            self._url,
+            **self._servers.options(self._credential),
             name=self._name,
-            user_jwt_cb=self._credential.jwt.encode,
-            signature_cb=lambda nonce: base64.b64encode(keypair.sign(nonce.encode())),
-            tls=_tls(self._ca_file),
             inbox_prefix=inbox(self._credential.key),
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
             closed_cb=self._on_closed,
-            connect_timeout=ceil(self._timing.connect_s),
+            # A server that is silent leaves time for the next.
+            connect_timeout=ceil(self._timing.connect_s / len(self._servers.urls)),
             reconnect_time_wait=1,  # between tries of the first connect; later `_next_server` decides
             max_reconnect_attempts=-1,
             reconnect_to_server_handler=self._next_server,
@@ -210,7 +206,7 @@ class NatsTransport:
 
     def _unreachable(self) -> Unavailable:
         return unavailable(
-            "not_connected", f"No connection to {self._url} within {self._timing.connect_s:g} s: {self._last_error}."
+            "not_connected", f"No connection to {self._servers} within {self._timing.connect_s:g} s: {self._last_error}."
         )
 
     # --- requests ---------------------------------------------------------------------------------
@@ -393,19 +389,15 @@ def unavailable(reason: str, message: str) -> Unavailable:
     return Unavailable(message, reason=reason, advice="Check that the bus is up (`cordon status`).", retry_after_s=0.0)
 
 
-def _tls(ca_file: str | None) -> ssl.SSLContext | None:
-    if ca_file is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as e:
-        raise ConfigError(f"The CA file {ca_file} can't be read: {e}.", reason="ca_invalid") from None
-
-
 async def open_nats(
-    url: str, credential: Credential, *, name: str = "", ca_file: str | None = None, timing: Timing | None = None
+    url: str | Sequence[str],
+    credential: Credential,
+    *,
+    name: str = "",
+    ca_file: str | None = None,
+    timing: Timing | None = None,
 ) -> Transport:
-    """A connected transport. Raises Unavailable, Denied or ConfigError."""
-    transport = NatsTransport(url, credential, name or credential.name, ca_file, timing or Timing())
+    """A connected transport. `url`: one server of the bus, or several. Raises Unavailable, Denied or ConfigError."""
+    transport = NatsTransport(servers(url, ca_file), credential, name or credential.name, timing or Timing())
     await transport.open()
     return transport

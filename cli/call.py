@@ -1,7 +1,7 @@
 """One invocation: its global options, and what they resolve to (home, credential, address, project).
 
 Invariant, the order of precedence: credential = --as > CORDON_AS > CORDON_CREDS > `cordon use`; address = CORDON_URL > the
-running home's; project = --project > CORDON_PROJECT > `cordon use` > the credential's only one. An explicit choice is never
+home's; project = --project > CORDON_PROJECT > `cordon use` > the credential's only one. An explicit choice is never
 replaced: if it is wrong, the command ends.
 """
 
@@ -112,10 +112,21 @@ class Call:
             return self.env["CORDON_URL"]
         from broker_config.supervisor import read_status
 
-        status = read_status(self.existing_home())
+        home = self.existing_home()
+        if home.settings().servers:
+            return home.url
+        status = read_status(home)
         if status is None:
-            raise not_up(self.home)
+            raise not_up(home)
         return status.url
+
+    def ca_file(self) -> str | None:
+        """PEM of the authority of the servers' certificates: CORDON_CA, else the home's, if its servers are elsewhere."""
+        named = self.env.get("CORDON_CA") or None
+        if self.env.get("CORDON_URL"):
+            return named
+        home = self.existing_home()
+        return (named or home.ca_file) if home.settings().servers else None
 
     def project_for(self, credential: Credential) -> str:
         """The project of an agent's call. Exit 2 with the list if none is chosen; the client refuses a wrong explicit one."""
@@ -150,10 +161,10 @@ class Call:
 
         credential = self.credential()
         project = None if any_project else self.project_for(credential)
-        url = self.url()
+        url, ca = self.url(), self.ca_file()
 
         async def run() -> R:
-            async with bus.connect(url, self.credentials(), project=project, name="cordon") as memory:
+            async with bus.connect(url, self.credentials(), project=project, name="cordon", ca_file=ca) as memory:
                 return await work(memory)
 
         return self._asked(run, "an agent", "Give --as TENANT/AGENT; after `cordon quickstart` that is --as demo/writer.")
@@ -163,10 +174,10 @@ class Call:
 
         import bus
 
-        credentials, url = self.credentials(), self.url()
+        credentials, url, ca = self.credentials(), self.url(), self.ca_file()
 
         async def run() -> R:
-            async with bus.connect_operator(url, credentials, name="cordon") as desk:
+            async with bus.connect_operator(url, credentials, name="cordon", ca_file=ca) as desk:
                 return await work(desk)
 
         return self._asked(run, "an operator", "Give --as TENANT/OPERATOR; after `cordon quickstart` that is --as demo/ops.")

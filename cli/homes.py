@@ -103,7 +103,8 @@ def janitor(call: Call) -> int | None:
     from broker_config.supervision import janitor_command
 
     home = call.existing_home()
-    return subprocess.run(janitor_command(home), env={**os.environ, "CORDON_URL": call.url()}, check=False).returncode or None
+    env = {**os.environ, "CORDON_URL": call.url(), "CORDON_CA": call.ca_file() or ""}
+    return subprocess.run(janitor_command(home), env=env, check=False).returncode or None
 
 
 def status(call: Call) -> int | None:
@@ -115,6 +116,9 @@ def status(call: Call) -> int | None:
     from bus import Unavailable
 
     home = call.existing_home()
+    if home.settings().servers:  # its processes are others' to start and stop: what answers is ready
+        answer = call.ask_control(lambda control: control.status())
+        return _told(call, Status(url=home.url, pids={}, state="ready", since=""), answer)
     now = read_status(home)
     if now is None:
         last = last_status(home)

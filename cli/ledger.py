@@ -39,6 +39,12 @@ def rebuild(
     The ledger is the only source of truth; catalog, vectors and lineage can be made from it at any time.
     """
     home = call.existing_home()
+    if home.settings().servers:
+        raise usage(
+            "The indexes of this home are its gatekeepers', on their machines.",
+            reason="servers_elsewhere",
+            advice="Stop a gatekeeper, move `shards` out of its folder and start it: it makes them anew.",
+        )
     if _is_up(home):
         raise usage("The home is up: a rebuild needs it to itself.", reason="already_up", advice="Run `cordon down` first.")
     from broker_config import gate_runs

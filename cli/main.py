@@ -18,6 +18,7 @@ import typer
 from . import (
     admin,
     agents,
+    broker,
     cases,
     contexts,
     demo,
@@ -61,6 +62,7 @@ for noun in (
     contexts,
     ledger,
     doctor,
+    broker,
     demo,
 ):
     noun.register(app)

@@ -20,10 +20,14 @@ def main() -> int:
     )
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print lines of JSON")
     parser.add_argument("--live", action="store_true", help="with --verify: a gatekeeper serves, ask it for its state")
+    parser.add_argument("--elsewhere", action="store_true", help="with --live: that gatekeeper's catalogs aren't in this home")
     parser.add_argument("--from", dest="begin", type=int, default=1, metavar="BLOCK", help="with --verify: from this block")
     parser.add_argument("--to", type=int, default=0, metavar="BLOCK", help="with --verify: up to this block")
     parser.add_argument("--tenant", default="", metavar="ACCOUNT", help="with --verify: this tenant alone")
     parser.add_argument("--accept-ledger", metavar="BY", help="with --rebuild: who accepts a ledger that went back")
+    parser.add_argument("--nats", metavar="URL[,URL]", default="", help="an external server or cluster, shared with a standby")
+    parser.add_argument("--creds", metavar="FILE", default="", help="the gatekeeper's credential, if not the home's")
+    parser.add_argument("--ca", metavar="FILE", default="", help="PEM of the CA that signed the servers' certificates")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     parser.add_argument("--quota", metavar="NAME=NUMBER", action="append", default=[], help="[quotas] of cordon.toml, one each")
     args = parser.parse_args()
@@ -38,7 +42,9 @@ def main() -> int:
         from .verifying.run import run as verify
 
         asked = Asked(args.begin, args.to, args.tenant)
-        return verify(args.home.resolve(), args.shard, os.environ["CORDON_URL"], asked, live=args.live)
+        ca = os.environ.get("CORDON_CA", "")
+        url = os.environ["CORDON_URL"]
+        return verify(args.home.resolve(), args.shard, url, asked, live=args.live, elsewhere=args.elsewhere, ca=ca)
     from .service import run
 
     return run(
@@ -48,6 +54,9 @@ def main() -> int:
         args.accept_ledger,
         rates=not args.no_rates,
         kept=args.quota,
+        nats_url=args.nats,
+        creds=args.creds,
+        ca=args.ca or (os.environ.get("CORDON_CA", "") if args.nats else ""),
     )
 
 

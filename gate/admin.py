@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -38,6 +38,7 @@ class Admin:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.projects, self.tenants = Projects(self), Tenants(shard)
+        self.publish_registry: Callable[[str], Awaitable[None]] | None = None  # where the next owner finds it
 
     async def answer(self, req: AdminRequest) -> Done:
         """The answer to one request of the control plane. Raises Refused."""
@@ -49,7 +50,7 @@ class Admin:
             case AdmErased():
                 return Done(request_id=req.request_id, result=await self.shard.erasures.work(req.done, req.trouble))
             case AdmRegistry():
-                return self._registry(req)
+                return await self._registry(req)
             case AdmTenant():
                 return await self._tenant(req)
             case AdmProject():
@@ -66,11 +67,13 @@ class Admin:
 
         await self.shard.operators.barrier(t, run)
 
-    def _registry(self, req: AdmRegistry) -> Done:
+    async def _registry(self, req: AdmRegistry) -> Done:
         try:
             entries = verify_registry(req.jwt, self.shard.operator_jwt)
         except ConfigError:
             raise Refused("issuer_unknown", field="jwt") from None
+        if self.publish_registry is not None:
+            await self.publish_registry(req.jwt)
         self.shard.identifier.use_registry(entries)
         return Done(
             request_id=req.request_id, result={"entries": len(entries), "hash": hashlib.sha256(req.jwt.encode()).hexdigest()}
@@ -112,7 +115,7 @@ class Admin:
                 key = bytes.fromhex(req.user_key)
             except ValueError:
                 key = b""
-            if len(key) < 16:
+            if len(key) < 16 or (s.lease is not None and not s.paths.can_give(req.name, req.account, key)):
                 raise Refused("bad_field", field="user_key")
             t = await s.add_tenant(req.account, req.name, key)
         await self.commit(t, lambda: [] if t.position else [E.TenantAdded(ms=s.now_ms(), name=req.name, by=ADMIN)])

@@ -369,6 +369,8 @@ class Intake:
                 raise Refused("malformed_frame")
             if not self.open and verb != "status":
                 raise self._starting()
+            if not self.shard.ours():
+                raise Refused("ledger_unreachable")
             self._spawn(self._administer(req, m.reply), m.reply, request_id, key, "")
         except Refused as e:
             self.shard.refuse(m.reply, e, request_id, key, "")

@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import nats
 from nats.aio.client import Client
 
 from bus import frames, subjects
 from bus.errors import Closed, CordonError, MalformedFrame
 from bus.frames import AdmErased, Done
 from bus.identity import parse_creds
-from bus.limits import RECONNECT_FIRST_S
+from bus.servers import CA_VARIABLE, Servers, servers
 from gate.ledger import erased
 from gate.ledger.block import decode, strip
 from gate.ledger.errors import LedgerCorrupt, LedgerError
@@ -161,23 +160,11 @@ class Janitor:
 
 
 # --- the process --------------------------------------------------------------------------------------
-async def serve(home: Path, url: str, shard: int) -> None:
+async def serve(home: Path, where: Servers, shard: int) -> None:
     """Work until SIGTERM or Ctrl-C."""
     creds = home / "creds" / "_core" / "janitor.creds"
     key = parse_creds(creds.read_text()).key
-
-    async def on_error(e: Exception) -> None:
-        log.warning("broker: %s", e)
-
-    nc = await nats.connect(
-        url,
-        user_credentials=str(creds),
-        inbox_prefix=subjects.inbox(key).encode(),
-        error_cb=on_error,
-        max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_FIRST_S,
-        name="cordon-janitor",
-    )
+    nc = await where.kept(creds, "cordon-janitor")
     log.info("waiting for work of shard %d", shard)
     work = asyncio.create_task(Janitor(nc, key, shard).run())
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -205,7 +192,7 @@ def main() -> int:
         print("cordon janitor: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
-        asyncio.run(serve(home, url, args.shard))
+        asyncio.run(serve(home, servers(url, os.environ.get(CA_VARIABLE)), args.shard))
     except Exception as e:
         log.error("stopped: %s: %s", type(e).__name__, e)
         return 70

@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from bus.identity import derived_user_key
+
 
 class Paths:
-    def __init__(self, home: Path, shard: int = 0) -> None:
+    def __init__(self, home: Path, shard: int = 0, creds: Path | None = None) -> None:
         self.home = home
         self.shard = shard
         self.folder = home / "shards" / str(shard)
@@ -18,7 +20,8 @@ class Paths:
         self.lineage_doubted = self.folder / "lineage.doubted"  # made where the store is found damaged while it is in use
         self.registry = home / "trust" / "registry.jwt"
         self.operator_jwt = home / "trust" / "operator.jwt"
-        self.creds = home / "creds" / "_core" / "gatekeeper.creds"
+        self.user_ids_key = home / "trust" / "user-ids.key"  # master key, where tenants' folders don't reach every gatekeeper
+        self.creds = creds or home / "creds" / "_core" / "gatekeeper.creds"
         self.admin_creds = home / "creds" / "_core" / "admin.creds"
         self.run = home / "run"
         self.status = self.run / "status.json"
@@ -31,8 +34,19 @@ class Paths:
     def vector_files(self, account: str) -> Path:
         return self.folder / "tenants" / account / "vectors"
 
-    def user_key(self, tenant: str) -> Path:
-        return self.home / "trust" / "tenants" / tenant / "user-ids.key"
+    def user_key(self, tenant: str, account: str) -> bytes:
+        """The key that hashes the ids of a tenant's end users. OSError or ValueError where there is none, or no whole one."""
+        own = self.home / "trust" / "tenants" / tenant / "user-ids.key"
+        if own.exists() or not self.user_ids_key.exists():
+            return bytes.fromhex(own.read_text().strip())
+        return derived_user_key(bytes.fromhex(self.user_ids_key.read_text().strip()), account)
+
+    def can_give(self, tenant: str, account: str, key: bytes) -> bool:
+        """Whether `user_key` will give `key` after a restart, and to each gatekeeper that has the same master key."""
+        try:
+            return self.user_key(tenant, account) == key
+        except (OSError, ValueError):
+            return False
 
     def deleted(self, tenant: str) -> Path:
         """Whether a tenant was deleted, so that a replay passes it by. The home writes it after the ledger says so."""

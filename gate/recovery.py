@@ -114,8 +114,8 @@ class Recovery:
             if reads.last:
                 s.lineage.put("READS", reads.last, Rows())  # nothing of it will come any more
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
-        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last)
-        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last)
+        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
+        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
         s.ledger_replicas = ledger.replicas
         s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
         seconds = time.perf_counter() - started
@@ -191,7 +191,7 @@ class Recovery:
                     if s.paths.deleted(event.name).exists():
                         t = await self._passed_by(t)
                     else:
-                        t.user_key = self._user_key(event.name)
+                        t.user_key = self._user_key(event.name, section.tenant)
                 elif isinstance(event, E.TenantChanged) and event.state == "deleted":
                     t = await self._ended(t)
                 if isinstance(event, E.MemoryWritten) and not t.deleted:
@@ -246,12 +246,11 @@ class Recovery:
             await self.shard.drop_tenant(t)
         return self.shard.tenants[t.account]
 
-    def _user_key(self, name: str) -> bytes:
-        path = self.shard.paths.user_key(name)
+    def _user_key(self, name: str, account: str) -> bytes:
         try:
-            return bytes.fromhex(path.read_text().strip())
+            return self.shard.paths.user_key(name, account)
         except (OSError, ValueError) as e:
-            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read ({path}): {e}.") from e
+            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read: {e}.") from e
 
     def _same_chain(self, section: Section) -> None:
         stood = self.stood.get(section.tenant)

@@ -12,21 +12,23 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal, NamedTuple
 
-import nats
 import numpy as np
 from nats.aio.client import Client
 
 from bus.errors import ConfigError, CordonError
 from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
+from bus.servers import SERVER_VERSION_MIN, Servers, servers
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.event_loop import loop_factory
+from gate.lease import Lease
 from gate.ledger import erased
 from gate.ledger import events as E
-from gate.ledger.errors import LedgerCorrupt, LedgerError
+from gate.ledger.errors import LedgerCorrupt, LedgerError, SteppedDown
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -39,12 +41,14 @@ from gate.quotas import DEFAULT, Quotas, quotas
 from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
+from gate.shared_registry import fetch_registry, publish_registry
 from gate.state.tenant import UnknownEvent
 from gate.verifying.gaps import blocks_around_gaps
 from gate.verifying.survey import Survey
 from gate.writing.sequencer import Stored
 
 log = logging.getLogger(__name__)
+Mode = Literal["serve", "rebuild"]
 EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restart changes nothing
 EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started again, it is made anew
 PENDING_MESSAGES: Final = 65_536
@@ -78,27 +82,44 @@ async def owned(path: Path) -> AsyncIterator[None]:
         handle.close()
 
 
-async def connect(paths: Paths, url: str) -> tuple[Client, str]:
+async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
     """The gatekeeper's connection, and the CORE account that it belongs to."""
-    text = paths.creds.read_text()
-    credential = parse_creds(text)
+    credential = parse_creds(paths.creds.read_text())
     core = verify_jwt(credential.jwt).body("user", UserNats).issuer_account
 
     async def on_error(e: Exception) -> None:
         log.warning("broker: %s", e)
 
-    nc = await nats.connect(
-        url,
-        user_credentials=str(paths.creds),
+    async def on_reconnected() -> None:
+        if _version(nc) < SERVER_VERSION_MIN:
+            log.error("the server that answers now is too old to tell who asks: leaving")
+            await nc.close()
+
+    nc = where.client()
+    await nc.connect(
+        **where.options(credential),
         inbox_prefix=f"_INBOX.{credential.key}".encode(),
         error_cb=on_error,
+        reconnected_cb=on_reconnected,
         pending_size=64 << 20,
         max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_FIRST_S,
+        reconnect_time_wait=RECONNECT_FIRST_S,  # type: ignore[arg-type]  # seconds of any kind, it sleeps for them
         name="cordon-gatekeeper",
         flusher_queue_size=65_536,
     )
+    if _version(nc) < SERVER_VERSION_MIN:
+        await nc.close()
+        raise ConfigError(
+            f"The server at {where} is too old: it doesn't protect who asks.",
+            reason="server_too_old",
+            advice=f"Run nats-server {'.'.join(map(str, SERVER_VERSION_MIN))} or later.",
+        )
     return nc, core
+
+
+def _version(nc: Client) -> tuple[int, int, int]:
+    shown = nc.connected_server_version
+    return shown.major, shown.minor, shown.patch
 
 
 def open_lineage(paths: Paths, identities: dict[str, str]) -> LineageStore:
@@ -133,7 +154,7 @@ def no_progress(done: int, of: int) -> None:
 @asynccontextmanager
 async def opened(
     paths: Paths,
-    url: str,
+    where: Servers,
     *,
     accepting: bool = False,
     progress: Callable[[int, int], None] = no_progress,
@@ -146,7 +167,7 @@ async def opened(
     `listen` is called before the replay, so that who asks meanwhile is told how far it is.
     """
     loop = asyncio.get_running_loop()
-    nc, core = await connect(paths, url)
+    nc, core = await connect(paths, where)
     shard: Shard | None = None
     lineage: LineageStore | None = None
     try:
@@ -181,24 +202,63 @@ async def opened(
             await asyncio.wait_for(nc.close(), 2)
 
 
-async def serve(paths: Paths, url: str, *, rates: bool = True, quotas: Quotas = DEFAULT) -> None:
-    """Serve the shard until SIGTERM. Raises what stopped it. Where only some tenants' chains are broken, the others go on."""
+class Limits(NamedTuple):
+    """What requests are held to."""
+
+    rates: bool = True
+    quotas: Quotas = DEFAULT
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+async def serve(paths: Paths, where: Servers, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Serve the shard of a home's own broker until SIGTERM. Raises what stopped it."""
     async with owned(paths.owner_lock):
+        await _serve(paths, where, limits)
+
+
+async def serve_in_turn(paths: Paths, where: Servers, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Serve a shard that others may serve too, until SIGTERM: stand by, own it, step down and stand by again."""
+    async with owned(paths.owner_lock), connection(paths, where) as nc:  # of its own: no answer delays a renewal
+        lease = Lease(nc, paths.shard)
         try:
-            await _serve(paths, url, rates, quotas, {})
-        except LedgerCorrupt as e:
-            broken = await surveyed(paths, url)
-            if not broken:
-                raise
-            for account, seq in broken.items():
-                log.error("tenant %s is stopped at event %d: its ledger can't be trusted from there (%s)", account, seq, e)
-            await _serve(paths, url, rates, quotas, broken)
+            while not await _one_turn(paths, where, nc, lease, limits):
+                log.info("standing by")
+        finally:
+            await lease.release()
 
 
-async def surveyed(paths: Paths, url: str) -> dict[str, int]:
-    """Account → its first event that can't be trusted, where nothing but these tenants' sections is wrong; else {}."""
-    nc, _ = await connect(paths, url)
+async def _one_turn(paths: Paths, where: Servers, nc: Client, lease: Lease, limits: Limits) -> bool:
+    """Wait for the lease and serve. True: it was stopped on request; False: another gatekeeper came in between."""
+    await lease.acquire()
+    keeping = asyncio.create_task(lease.keep(), name="lease")
     try:
+        await fetch_registry(nc, paths)
+        await _serve(paths, where, limits, lease, keeping)
+    except SteppedDown as e:
+        log.warning("stepping down: %s", e.message)
+        return False
+    finally:
+        gc.unfreeze()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    return True
+
+
+@asynccontextmanager
+async def connection(paths: Paths, where: Servers) -> AsyncIterator[Client]:
+    nc, _ = await connect(paths, where)
+    try:
+        yield nc
+    finally:
+        with suppress(Exception):
+            await asyncio.wait_for(nc.close(), 2)
+
+
+async def surveyed(paths: Paths, where: Servers) -> dict[str, int]:
+    """Account → its first event that can't be trusted, where nothing but these tenants' sections is wrong; else {}."""
+    async with connection(paths, where) as nc:
         name = streams(paths.shard)[0]
         survey = Survey(name, lambda what: log.error("%s", what))
         walk = blocks_around_gaps(nc, name, 1, (await stream_state(nc, name)).last, erased.instead(nc, paths.shard))
@@ -209,14 +269,41 @@ async def surveyed(paths: Paths, url: str) -> dict[str, int]:
                 else:
                     survey.block(first, data)
         return survey.confined()
-    finally:
-        await nc.close()
 
 
-async def _serve(paths: Paths, url: str, rates: bool, quotas: Quotas, broken: dict[str, int]) -> None:
-    async with opened(paths, url, listen=listen, broken=broken) as (shard, nc):
-        shard.rates = rates
-        shard.limit(quotas)
+async def _serve(
+    paths: Paths, where: Servers, limits: Limits, lease: Lease | None = None, keeping: asyncio.Task[None] | None = None
+) -> None:
+    """Where only some tenants' chains are broken, the others are served."""
+    try:
+        await _serve_all_but(paths, where, limits, {}, lease, keeping)
+    except LedgerCorrupt as e:
+        broken = await surveyed(paths, where)
+        if not broken:
+            raise
+        for account, seq in broken.items():
+            log.error("tenant %s is stopped at event %d: its ledger can't be trusted from there (%s)", account, seq, e)
+        await _serve_all_but(paths, where, limits, broken, lease, keeping)
+
+
+async def _serve_all_but(
+    paths: Paths,
+    where: Servers,
+    limits: Limits,
+    broken: dict[str, int],
+    lease: Lease | None,
+    keeping: asyncio.Task[None] | None,
+) -> None:
+    async def begin(shard: Shard, nc: Client) -> None:
+        shard.lease = lease
+        await listen(shard, nc)
+
+    async with opened(paths, where, listen=begin, broken=broken) as (shard, nc):
+        shard.rates = limits.rates
+        shard.limit(limits.quotas)
+        if lease is not None:
+            shard.admin.publish_registry = partial(publish_registry, nc, paths.shard)
+            await shard.fence()
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             shard.loop.add_signal_handler(sig, stop.set)
@@ -240,17 +327,20 @@ async def _serve(paths: Paths, url: str, rates: bool, quotas: Quotas, broken: di
         log.info("serving shard %d", shard.number)
         try:
             waits = [asyncio.create_task(stop.wait()), asyncio.create_task(shard.failed.wait()), *pumps]
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            watched = waits if keeping is None else [*waits, keeping]
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             shard.state, shard.intake.open = "stopping", False
             for task in done:
-                if task in pumps:
-                    task.result()  # a dead pump stops the shard, with its error
+                if task in pumps or task is keeping:
+                    task.result()  # a dead pump, or a lease that is another's, stops the shard, with its error
             if shard.failure is not None:
                 raise shard.failure
             with suppress(TimeoutError):
                 await asyncio.wait_for(_quiet(shard), DRAIN_S)
         finally:
             paths.ready.unlink(missing_ok=True)
+            for sig in (signal.SIGTERM, signal.SIGINT):
+                shard.loop.remove_signal_handler(sig)
             for task in (*pumps, *waits):
                 task.cancel()
             await asyncio.gather(*pumps, *waits, return_exceptions=True)
@@ -352,11 +442,11 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-async def rebuild(paths: Paths, url: str, accept_by: str | None) -> dict[str, Any]:
+async def rebuild(paths: Paths, where: Servers, accept_by: str | None) -> dict[str, Any]:
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, url, accepting=bool(accept_by), progress=_print_progress) as (shard, _):
+        async with opened(paths, where, accepting=bool(accept_by), progress=_print_progress) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
@@ -393,22 +483,37 @@ def refusal(e: BaseException) -> dict[str, str]:
     return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
 
 
-def run(home: Path, shard: int, mode: str, accept_by: str | None, *, rates: bool = True, kept: Sequence[str] = ()) -> int:
-    """The process: serve or rebuild. `kept`: quotas as NAME=NUMBER. Returns the exit code."""
-    paths = Paths(home, shard)
+def run(
+    home: Path,
+    shard: int,
+    mode: Mode,
+    accept_by: str | None,
+    *,
+    rates: bool = True,
+    kept: Sequence[str] = (),
+    nats_url: str = "",
+    creds: str = "",
+    ca: str = "",
+) -> int:
+    """The process: serve or rebuild. With `nats_url` an external server or cluster, in turn with other gatekeepers.
+
+    `kept`: quotas as NAME=NUMBER. Returns the exit code.
+    """
+    paths = Paths(home, shard, Path(creds) if creds else None)
     paths.error.unlink(missing_ok=True)
     try:
-        url = str(json.loads(paths.status.read_text())["url"]) if "CORDON_URL" not in os.environ else os.environ["CORDON_URL"]
+        url = nats_url or os.environ.get("CORDON_URL") or str(json.loads(paths.status.read_text())["url"])
     except (OSError, ValueError, KeyError):
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
+        where, limits = servers(url, ca or None), Limits(rates, quotas(kept))
         runner = asyncio.Runner(loop_factory=loop_factory())
         with runner:
             if mode == "serve":
-                runner.run(serve(paths, url, rates=rates, quotas=quotas(kept)))
+                runner.run((serve_in_turn if nats_url else serve)(paths, where, limits))
                 return 0
-            result = runner.run(rebuild(paths, url, accept_by))
+            result = runner.run(rebuild(paths, where, accept_by))
         print(json.dumps(result))
         return 0
     except ProjectionUnusable as e:

@@ -27,6 +27,7 @@ from gate.identify import Identifier, Principal
 from gate.index_state import TenantIndex
 from gate.index_thread import IndexThread
 from gate.intake import Intake
+from gate.lease import Lease
 from gate.ledger import events as E
 from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.committer import Committer
@@ -52,7 +53,6 @@ STORE_WAIT_S: Final = 5.0
 
 class Shard:
     number: Final = int(NAMESPACE_SHARD)
-    owner_epoch: Final = 1
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class Shard:
         stream_identity: str,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        self.lease: Lease | None = None  # None: this home's own broker, where the store lock is enough
         self.rates, self.quotas = True, DEFAULT  # whether requests a second are limited, and what may be kept (gate/quotas.py)
         self.paths, self.loop, self.now_ms = paths, loop, now_ms
         self.operator_jwt = operator_jwt
@@ -178,13 +179,36 @@ class Shard:
             except Unavailable:
                 raise Refused("store_behind") from None
 
+    # --- ownership --------------------------------------------------------------------------------
+    @property
+    def owner_epoch(self) -> int:
+        return self.lease.epoch if self.lease is not None else 1
+
+    def ours(self) -> bool:
+        """Whether live state is known to be the newest there is: another may own the shard when the lease isn't confirmed."""
+        return self.lease is None or self.lease.held
+
+    async def fence(self) -> None:
+        """An empty block of the new owner in both streams: what a former one has still on its way is refused from here on.
+
+        `SteppedDown` if something of it came in since the replay: replay again.
+        """
+        await self.sequencer.fence()
+        await self.recalls.fence()
+
     # --- out --------------------------------------------------------------------------------------
     def send(self, subject: str, data: bytes) -> None:
-        self.outbox.send(subject, data)
+        """An answer. Not sent while the shard may be another's, for that would be a stale one: the caller asks again."""
+        if self.ours():
+            self.outbox.send(subject, data)
 
     def refuse(self, reply: str, e: Refused, request_id: str, agent: str, project: str) -> None:
+        if self.lease is not None and not self.lease.held:
+            if not self.lease.unclaimed:  # another may be doing what was asked: not even a no is right
+                return
+            e = Refused("ledger_unreachable")  # the reason itself may be stale
         self.refused[e.code] += 1
-        self.send(reply, frames.encode(e.frame(request_id, agent, project)))
+        self.outbox.send(reply, frames.encode(e.frame(request_id, agent, project)))
 
     def refuse_write(self, w: Write, e: Refused) -> None:
         for reply, request_id in ((w.reply, w.request_id), *w.also):
@@ -239,10 +263,10 @@ class Shard:
         if t.projects[project].settings.audience or t.projects[project].state == "deleted":
             return
         frame = Feed(project=project, classification=frames.CLASSIFICATIONS[cls], kind=kind, ids=list(found), position=t.position)
-        self.send(subjects.feed(t.account, project, frames.CLASSIFICATIONS[cls], kind), frames.encode(frame))
+        self.outbox.send(subjects.feed(t.account, project, frames.CLASSIFICATIONS[cls], kind), frames.encode(frame))
 
     def push_notice(self, t: Tenant, key: str, notice: Notice) -> None:
-        self.send(subjects.notice(t.account, key), frames.encode(notice))
+        self.outbox.send(subjects.notice(t.account, key), frames.encode(notice))
 
     # --- audit ------------------------------------------------------------------------------------
     def audit(self, p: Principal, code: str, *, memory: int = 0) -> None:
@@ -272,7 +296,7 @@ class Shard:
 
     # --- health -----------------------------------------------------------------------------------
     def healthy(self) -> bool:
-        return self.ledger.healthy
+        return self.ledger.healthy and self.ours()
 
     def writes_full(self) -> bool:
         return self.ledger_share >= LEDGER_FULL_SHARE
@@ -282,6 +306,7 @@ class Shard:
         return {
             "state": self.state if self.state == "starting" or (self.healthy() and self.reads.healthy) else "ledger_unreachable",
             "shard": self.number,
+            "owner_epoch": self.owner_epoch,
             "ledger_seq": self.ledger_seq,
             "reads_seq": self.reads_seq,
             "tenants": sum(not t.deleted for t in self.tenants.values()),

@@ -22,6 +22,8 @@ from .jetstream import ApiError, Unanswered, request, stored, stream_state
 
 BACK_OFF_FIRST_S: Final = 0.05
 BACK_OFF_MOST_S: Final = 1.0
+# A server that is cut off from the others takes itself for the stream's leader, and tells what it knows, for 10 s at most.
+DEPOSED_S: Final = 15.0
 REFUSALS_MAX: Final = 5  # an error that isn't about space may pass (a leader election, a configuration being changed)
 HEADER_BYTES: Final = 256  # nats-py's own size check forgets the headers; the broker counts them and drops the connection
 _STORE_FAILED: Final = 10077  # carries the store's own words
@@ -48,6 +50,7 @@ class Committer:
         *,
         ack_timeout_s: float = 3.0,
         lease_s: float = 5.0,
+        replicas: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
@@ -60,6 +63,8 @@ class Committer:
         self._clock = clock
         self._outstanding = asyncio.Lock()
         self._unanswered_since: float | None = None
+        self._doubt_s = DEPOSED_S if replicas > 1 else 0.0
+        self._behind_since: float | None = None
 
     @property
     def healthy(self) -> bool:
@@ -90,11 +95,10 @@ class Committer:
             self._asked()
             try:
                 last = (await stream_state(self._nc, self.stream)).last
+                self._check_reaches(last)
             except Unanswered:
                 return
             self._answered()
-        if last < self.last_seq:
-            raise self._went_back(last)
         if last > self.last_seq:
             raise SteppedDown(self.stream, self.last_seq + 1)
 
@@ -137,8 +141,7 @@ class Committer:
         expected = self.last_seq + 1
         try:
             last = (await stream_state(self._nc, self.stream)).last
-            if last < self.last_seq:
-                raise self._went_back(last)
+            self._check_reaches(last)
             if last < expected:
                 return False
             there = await stored(self._nc, self.stream, expected)
@@ -159,6 +162,17 @@ class Committer:
         if refusals >= REFUSALS_MAX:
             self._answered()
             raise LedgerRefused(self.stream, str(error))
+
+    def _check_reaches(self, last: int) -> None:
+        """`LedgerWentBack` if the stream ends before what was acknowledged; `Unanswered` while a deposed leader may say so."""
+        if last >= self.last_seq:
+            self._behind_since = None
+            return
+        if self._behind_since is None:
+            self._behind_since = self._clock()
+        if self._clock() - self._behind_since >= self._doubt_s:
+            raise self._went_back(last)
+        raise Unanswered(f"{self.stream} is said to end at {last}")
 
     def _went_back(self, last: int) -> LedgerWentBack:
         return LedgerWentBack(f"{self.stream} ends at sequence {last}; {self.last_seq} was acknowledged before.")

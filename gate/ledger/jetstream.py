@@ -29,6 +29,10 @@ class Unanswered(Exception):
     """Nothing came back. Ask again, or look."""
 
 
+class StreamMissing(LedgerWentBack):
+    """The broker has no such stream."""
+
+
 class ApiError(msgspec.Struct, frozen=True):
     """`code` is HTTP-like, `err_code` JetStream's own."""
 
@@ -121,7 +125,7 @@ async def _api(nc: Client, verb: str, body: dict[str, Any] | None = None) -> _An
 def _check(stream: str, error: ApiError | None) -> None:
     """Raise what an API error means for a question about `stream`: it isn't there, or the broker can't or won't tell."""
     if error is not None and error.err_code == _STREAM_NOT_FOUND:
-        raise LedgerWentBack(f"Stream {stream} doesn't exist on this broker.")
+        raise StreamMissing(f"Stream {stream} doesn't exist on this broker.")
     if error is not None:
         raise Unanswered(str(error))
 

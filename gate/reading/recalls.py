@@ -180,6 +180,10 @@ class Recalls:
             if x.ask is not None:
                 self.shard.refuse_ask(x.ask, e)
 
+    async def fence(self) -> None:
+        """Append a block without records, before anything else is taken: see Shard.fence."""
+        await self._append([])
+
     async def _append(self, batch: list[Queued]) -> None:
         s = self.shard
         block, data = s.reads_head.build(

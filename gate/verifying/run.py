@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
@@ -26,7 +24,7 @@ from bus import frames, subjects
 from bus.errors import CordonError, Unavailable
 from bus.frames import AdmVerify, Done
 from bus.identity import parse_creds
-from bus.limits import RECONNECT_FIRST_S
+from bus.servers import Servers, servers
 from gate.event_loop import loop_factory
 from gate.ledger import erased
 from gate.ledger import events as E
@@ -68,7 +66,7 @@ class Asked(NamedTuple):
 
 
 class Verification:
-    """One run. `ask` speaks to the gatekeeper; None = none serves."""
+    """One run. `ask` speaks to the gatekeeper; None = none serves. `elsewhere`: its catalogs lie on another machine."""
 
     def __init__(
         self,
@@ -78,8 +76,11 @@ class Verification:
         ask: Callable[..., Awaitable[dict[str, Any]]] | None,
         progress: Progress,
         stand_in: Missing | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self.nc, self.paths, self.asked, self.ask, self.progress = nc, paths, asked, ask, progress
+        self.elsewhere = elsewhere
         self.stand_in = stand_in or erased.instead(nc, paths.shard)
         self.bare: list[tuple[str, int]] = []  # without their bodies
         self.findings: list[str] = []
@@ -104,7 +105,7 @@ class Verification:
         ledger, reads = [await stream_state(self.nc, name) for name in self.names]
         self.front = ReadsFront(reads, int(time.time() * 1000))
         self.reads_at = self.front.missing
-        self.catalogs = Catalogs(self.paths, ledger.identity, self.found)
+        self.catalogs = Catalogs(self.paths, ledger.identity, self.found, elsewhere=self.elsewhere)
         upto, reads_upto = ledger.last, reads.last
         if there is not None:
             upto, reads_upto, self.encoder = there["ledger_seq"], there["reads_seq"], there["encoder"]
@@ -334,37 +335,22 @@ class Asker:
         )
 
 
-async def connect(url: str, creds: Path, stack: AsyncExitStack) -> tuple[Client, str]:
-    key = parse_creds(creds.read_text()).key  # noqa: ASYNC240 - once, at the start
-
-    async def on_error(e: Exception) -> None:
-        logging.getLogger(__name__).warning("broker: %s", e)
-
-    nc = await nats.connect(
-        url,
-        user_credentials=str(creds),
-        inbox_prefix=f"_INBOX.{key}".encode(),
-        error_cb=on_error,
-        max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_FIRST_S,
-        name="cordon-verify",
-    )
-    stack.push_async_callback(nc.close)
-    return nc, key
-
-
 async def verify(
-    paths: Paths, url: str, asked: Asked, progress: Callable[[str, int, int], None], *, live: bool
+    paths: Paths, where: Servers, asked: Asked, progress: Callable[[str, int, int], None], *, live: bool, elsewhere: bool = False
 ) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
-        nc, _ = await connect(url, paths.creds, stack)
-        ask = Asker(*await _admin(url, paths, stack)) if live else None
-        return await Verification(nc, paths, asked, ask, progress).run()
+        nc = await _connected(where, paths.creds, stack)
+        ask = None
+        if live:
+            key = parse_creds(paths.admin_creds.read_text()).key
+            ask = Asker(await _connected(where, paths.admin_creds, stack), paths.shard, key)
+        return await Verification(nc, paths, asked, ask, progress, elsewhere=elsewhere).run()
 
 
-async def _admin(url: str, paths: Paths, stack: AsyncExitStack) -> tuple[Client, int, str]:
-    nc, key = await connect(url, paths.admin_creds, stack)
-    return nc, paths.shard, key
+async def _connected(where: Servers, creds: Path, stack: AsyncExitStack) -> Client:
+    nc = await where.kept(creds, "cordon-verify")
+    stack.push_async_callback(nc.close)
+    return nc
 
 
 class _Lines:
@@ -380,12 +366,16 @@ class _Lines:
             print(json.dumps({"progress": {"stage": stage, "done": done, "of": of}}), flush=True)
 
 
-def run(home: Path, shard: int, url: str, asked: Asked, *, live: bool) -> int:
-    """The process. `live`: a gatekeeper serves and is asked. The exit code; stdout ends with the result or a refusal."""
+def run(home: Path, shard: int, url: str, asked: Asked, *, live: bool, elsewhere: bool = False, ca: str = "") -> int:
+    """The process. `live`: a gatekeeper serves and is asked; `elsewhere`: its files aren't here. `ca`: PEM of a private CA.
+
+    The exit code; stdout ends with the result or a refusal.
+    """
     gc.disable()  # a pass over all that is kept costs more than the few cycles would
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            result = runner.run(verify(Paths(home, shard), url, asked, _Lines(), live=live))
+            where = servers(url, ca or None)
+            result = runner.run(verify(Paths(home, shard), where, asked, _Lines(), live=live, elsewhere=elsewhere))
     except CordonError as e:
         print(json.dumps({"reason": e.reason, "message": e.message, "advice": e.advice}))
         return EXIT_UNAVAILABLE if isinstance(e, Unavailable) else EXIT_REFUSED

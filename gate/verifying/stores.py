@@ -38,9 +38,10 @@ class _Catalog:
 
 
 class Catalogs:
-    """Each tenant's catalog, opened at its first section. One that is behind is compared as far as it goes."""
+    """Each tenant's catalog, opened at its first section. One that is behind is compared as far as it goes; `elsewhere`: none."""
 
-    def __init__(self, paths: Paths, identity: str, found: Found) -> None:
+    def __init__(self, paths: Paths, identity: str, found: Found, *, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere
         self._paths, self._identity, self._found = paths, identity, found
         self._open: dict[str, _Catalog | None] = {}
         self._waiting: dict[str, list[tuple[int, bytes, E.MemoryBody | None]]] = {}
@@ -59,6 +60,8 @@ class Catalogs:
     def _of(self, account: str) -> _Catalog | None:
         if account not in self._open:
             self._open[account] = None
+            if self._elsewhere:
+                return None
             try:
                 self._open[account] = _Catalog(CatalogFile(self._paths.catalog(account), self._identity))
             except FileNotFoundError:

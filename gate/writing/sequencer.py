@@ -245,6 +245,10 @@ class Sequencer:
             self.pending.pop((w.principal.tenant.account, w.idem), None)
             self.shard.refuse_write(w, e)
 
+    async def fence(self) -> None:
+        """Append a block without events, before anything else is taken: see Shard.fence."""
+        await self._append({})
+
     async def _append(self, events: dict[str, list[Stored]]) -> None:
         """Append one block and apply it to live state."""
         s = self.shard

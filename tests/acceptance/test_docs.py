@@ -23,7 +23,15 @@ import typer
 from cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
-RUN: Final = ("README.md", "docs/quickstart.md", "docs/agents.md", "docs/operators.md", "docs/testing.md", "docs/demo.md")
+RUN: Final = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/agents.md",
+    "docs/operators.md",
+    "docs/testing.md",
+    "docs/demo.md",
+    "docs/deployment.md",
+)
 DOCS: Final = sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
 PLACEHOLDERS: Final = ("COMMAND", "…")
 CLIENT_LINES_MAX: Final = 10  # of the README's first look at the client

@@ -17,6 +17,7 @@ from broker_config.control import Control
 from broker_config.home import Home
 from broker_config.server import start_server, stop_server
 from bus.frames import AdmProject, Receipt, decode_reply
+from bus.servers import servers
 from gate.paths import Paths
 from gate.service import listen, opened
 from gate.shard import Shard
@@ -103,7 +104,7 @@ def broker_alone(home: Home) -> Iterator[None]:
 @asynccontextmanager
 async def in_process(home: Home) -> AsyncIterator[Shard]:
     """A gatekeeper that serves from this process; the home's broker runs. `shard.now_ms` may be replaced."""
-    async with opened(Paths(home.path), home.url) as (shard, nc):
+    async with opened(Paths(home.path), servers(home.url)) as (shard, nc):
         work = (shard.writes.run(), shard.sequencer.run(), shard.recalls.run_asks(), shard.recalls.run_records())
         pumps = [asyncio.create_task(w) for w in work]
         await listen(shard, nc)

@@ -12,8 +12,9 @@ from nats.aio.client import Client
 
 from broker_config import claims
 from broker_config.claims import Permissions, Subjects
+from broker_config.connection import connected
 from broker_config.home import Home
-from bus.identity import Keypair, creds_text, keypair, parse_creds
+from bus.identity import Keypair, creds_text, keypair
 from gate.ledger import events as E
 from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
@@ -27,6 +28,7 @@ class Streams:
     events: list[tuple[str, int, E.AnyEvent, str]] = field(default_factory=list)
     records: list[tuple[str, E.AnyRecord]] = field(default_factory=list)
     blocks: int = 0
+    epochs: list[int] = field(default_factory=list)  # of the owners that wrote the ledger's blocks, in order
 
     @property
     def memories(self) -> list[tuple[str, E.MemoryWritten, str]]:
@@ -40,13 +42,8 @@ class Streams:
 @asynccontextmanager
 async def core_client(home: Home, user: str = "gatekeeper") -> AsyncIterator[Client]:
     """A connection with the credential of one of the home's own processes."""
-    creds = home.core_creds(user)
-    key = parse_creds(creds.read_text()).key
-    nc = await nats.connect(home.url, user_credentials=str(creds), inbox_prefix=f"_INBOX.{key}".encode())
-    try:
+    async with connected(home.url, home.core_creds(user), home.ca_file) as nc:
         yield nc
-    finally:
-        await nc.close()
 
 
 @asynccontextmanager
@@ -74,6 +71,7 @@ async def streams(home: Home) -> Streams:
                 block = decode(data, no)
                 heads.commit(block)
                 found.blocks += 1
+                found.epochs.append(block.header.epoch)
                 for section in block.sections:
                     for seq, (meta, body) in enumerate(section.events, section.seq):
                         event = E.decode_event(meta)

@@ -151,7 +151,7 @@ def test_up_of_a_home_that_is_up_is_harmless_and_a_rebuild_is_refused(cordon: Sh
 def test_down_leaves_nothing_then_commands_say_what_to_do_then_rebuild_and_verify_work_offline(shell: Shell) -> None:
     id = written(shell, "The archive is moved on the first Monday of the month")
     pids = shell.ok("status")["pids"].values()
-    assert set(shell.ok("down")["stopped"]) == {"supervisor", "broker", "gatekeeper"}
+    assert set(shell.ok("down")["stopped"]) == {"supervisor", "broker", "gatekeeper", "issuer", "janitor"}
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert shell.ok("down")["stopped"] == []
     try:

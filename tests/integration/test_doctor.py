@@ -286,6 +286,12 @@ FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
     "web sockets without TLS": (appended("websocket { port: 8080, no_tls: true }"), "server_listen", "websocket listens on"),
     "a monitor for everybody": (appended("http: 8222"), "server_listen", "http serves 8222"),
     "a server file that can't be read": (appended('include "more.conf"'), "server_listen", "can't be read"),
+    "TLS of yesterday": (appended('tls { cert_file: "a.pem", key_file: "b.pem" }'), "server_listen", "takes TLS older than 1.3"),
+    "routes without TLS": (appended('cluster { listen: "127.0.0.1:6222" }'), "server_routes", "cluster has no TLS"),
+    "routes that prove nothing": (
+        appended('cluster { listen: "127.0.0.1:6222", tls { cert_file: "a.pem", min_version: "1.3" } }'), "server_routes",
+        "cluster doesn't verify who joins",
+    ),
     "a user without authentication": (appended("no_auth_user: guest"), "server_anonymous", "no_auth_user is set"),
     "no operator": (conf("operator:", "server_tags:"), "server_anonymous", "no operator is set"),
     "a lazy disk": (conf("sync_interval: always", 'sync_interval: "2m"'), "server_sync", "sync_interval is 2m"),
@@ -319,7 +325,7 @@ FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
     "a verb too many": (agent("agent", tag("verb:hold")), AGENTS, "a verb that its role agent hasn't"),
 }  # fmt: skip
 # A server file that can't be read fails every check that reads it.
-ALSO = {"a server file that can't be read": {"server_anonymous", "server_sync"}}
+ALSO = {"a server file that can't be read": {"server_anonymous", "server_routes", "server_sync"}}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -346,7 +352,7 @@ def test_every_check_has_a_planted_fault() -> None:
 
 
 def test_with_tls_the_server_may_listen_anywhere(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    listen("0.0.0.0:4222", '\ntls { cert_file: "a.pem", key_file: "b.pem" }\n')(home)
+    listen("0.0.0.0:4222", '\ntls { cert_file: "a.pem", key_file: "b.pem", min_version: "1.3" }\n')(home)
     assert doctor(home, capsys)[0] == 0
 
 
@@ -362,7 +368,7 @@ def test_people_see_what_is_wrong_and_what_to_do(home: Home, capsys: pytest.Capt
     shown = capsys.readouterr()
     assert "agent.creds has mode 0644" in shown.out
     assert "Run `chmod go= FOLDER`." in shown.out
-    assert shown.err.startswith("cordon: refused: 2 of 14 checks found a fault: secret_files, store_folders. ")
+    assert shown.err.startswith(f"cordon: refused: 2 of {len(NAMES)} checks found a fault: secret_files, store_folders. ")
 
 
 def test_without_a_home_there_is_nothing_to_examine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from broker_config import supervisor
 from broker_config.home import Home
+from bus.servers import servers
 from gate.ledger import events as E
 from gate.paths import Paths
 from gate.service import opened
@@ -483,10 +484,10 @@ def test_a_replay_into_empty_projections_gives_the_live_state_fact_for_fact() ->
             live, live_rows = facts(shard), await _lineage(shard)
         for path in (*world.home.shard(0).glob("tenants/*/*"), *world.home.shard(0).glob("lineage.duckdb*")):
             path.unlink()
-        async with opened(paths, world.home.url) as (shard, _):
+        async with opened(paths, servers(world.home.url)) as (shard, _):
             assert_same(live, facts(shard))
             assert await _lineage(shard) == live_rows
-        async with opened(paths, world.home.url) as (shard, _):  # and onto projections that are there
+        async with opened(paths, servers(world.home.url)) as (shard, _):  # and onto projections that are there
             assert_same(live, facts(shard))
             assert await _lineage(shard) == live_rows
 

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from broker_config import supervisor
 from broker_config.control import Control
 from bus.errors import Unavailable
+from bus.servers import servers
 from gate.paths import Paths
 from gate.service import listen, opened
 from gate.shard import Shard
@@ -54,7 +55,7 @@ def test_who_asks_during_a_replay_is_told_to_come_again_and_how_far_it_is(world:
                 await control.tenant_list()
 
     async def scenario() -> None:
-        async with opened(Paths(world.home.path), world.home.url, listen=ask_at_once) as (shard, _):
+        async with opened(Paths(world.home.path), servers(world.home.url), listen=ask_at_once) as (shard, _):
             assert shard.replaying[0] == shard.replaying[1] > 0
             assert sum(t.memories for t in shard.tenants.values()) == 3
 
@@ -68,7 +69,7 @@ def test_a_lineage_store_that_was_found_damaged_in_use_is_set_aside_at_the_next_
     paths = Paths(world.home.path)
 
     async def scenario() -> int:
-        async with opened(paths, world.home.url) as (shard, _):
+        async with opened(paths, servers(world.home.url)) as (shard, _):
             await shard.store_caught_up()
             [t] = shard.tenants.values()
             counts = dict(await shard.lineage.query("counts", {"tenant": shard.tenant_number(t)}))

@@ -47,12 +47,14 @@ class World:
 
     @asynccontextmanager
     async def agent(self, name: str, project: str = "p1", tenant: str = "acme") -> AsyncIterator[bus.MemoryBus]:
-        async with bus.connect(url=self.home.url, creds=self.creds(name, tenant), project=project) as memory:
+        where, creds = self.home.url, self.creds(name, tenant)
+        async with bus.connect(url=where, creds=creds, project=project, ca_file=self.home.ca_file) as memory:
             yield memory
 
     @asynccontextmanager
     async def desk(self, name: str = "ops", tenant: str = "acme") -> AsyncIterator[bus.Desk]:
-        async with bus.connect_operator(url=self.home.url, creds=self.creds(name, tenant)) as desk:
+        where, creds = self.home.url, self.creds(name, tenant)
+        async with bus.connect_operator(url=where, creds=creds, ca_file=self.home.ca_file) as desk:
             yield desk
 
     @asynccontextmanager

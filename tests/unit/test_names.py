@@ -94,7 +94,7 @@ def test_two_names_share_no_subject_and_one_comes_back_from_its_own(one: str, tw
 def test_two_names_share_no_file_on_any_file_system_and_none_lies_in_the_other_s(one: str, two: str) -> None:
     home, paths = Home("/h"), Paths(Path("/h"))
     for kind in (
-        home.tenant_trust, home.deleted, home.latest_export, paths.user_key, paths.deleted,
+        home.tenant_trust, home.deleted, home.latest_export, paths.deleted,
         lambda n: home.agent_creds(n, "a"), lambda n: home.agent_creds("t", n), lambda n: home.policy("t", n),
     ):  # fmt: skip
         made = kind(one)
