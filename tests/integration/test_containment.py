@@ -31,8 +31,8 @@ async def project(world: World, *agents: str) -> AsyncIterator[tuple[str, dict[s
         desk = await stack.enter_async_context(world.desk(f"ops{n}"))
         clients: dict[str, bus.MemoryBus] = {}
         for agent in agents:
-            await world.add(f"{agent}{n}", name)
-            clients[agent] = await stack.enter_async_context(world.agent(f"{agent}{n}", name))
+            await world.add(f"{agent}-{name}", name)
+            clients[agent] = await stack.enter_async_context(world.agent(f"{agent}-{name}", name))
         yield name, clients, desk
 
 
