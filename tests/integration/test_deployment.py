@@ -294,6 +294,41 @@ def test_a_standby_goes_on_where_the_first_stopped_and_knows_all_that_it_was_tol
 
 
 @pytest.mark.slow
+def test_issuer_and_janitor_work_for_servers_that_are_elsewhere(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with one_server(tmp_path) as made:
+            made.gates[0].start()
+            await made.serving()
+            home = made.world.home
+            async with Control(home) as control:
+                await control.tenant_add("acme")
+                await control.project_add("acme", "p1")
+            await made.world.add("writer")
+            await made.world.add("ops", role="operator", person="kim")
+            beside = [
+                spawn([str(Path(sys.executable).parent / "cordon"), name, "--home", str(home.path)], tmp_path / f"{name}.log")
+                for name in ("issuer", "janitor")
+            ]
+            try:
+                async with made.world.agent("writer") as memory, made.world.desk() as desk:
+                    child = await memory.delegate("helper")
+                    async with bus.connect(url=home.url, creds=child.creds, ca_file=home.ca_file) as helper:
+                        receipt = await helper.write("The toll of the bridge is nine pence")
+                    assert receipt.actor.chain
+                    receipt_of = await desk.erase(receipt.id, "asked for")
+                    async with asyncio.timeout(30):
+                        while receipt_of.state != "done":
+                            await asyncio.sleep(0.2)
+                            receipt_of = await desk.erasure(receipt_of.erasure)
+            finally:
+                for child_process in beside:
+                    stop_child(child_process, 5)
+            assert (await verified(home))["ok"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
 def test_an_agent_at_a_leaf_is_served_as_itself_and_only_in_the_leaf_s_tenant(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with one_server(tmp_path) as made:
