@@ -150,9 +150,9 @@ def test_a_renewal_whose_confirmation_was_lost_is_known_for_one_s_own(server: Le
         async with owner_stream(server) as (_, two), Relay(server.port) as relay, connected(relay.url) as line:
             first = lease(line)
             await first.acquire()
-            keeping = asyncio.create_task(first.keep())
-            relay.swallow = True
             info = (await two.jetstream().stream_info("OWNER_0")).state.last_seq
+            relay.swallow = True
+            keeping = asyncio.create_task(first.keep())
 
             async def renewed() -> bool:
                 return (await two.jetstream().stream_info("OWNER_0")).state.last_seq > info
