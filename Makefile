@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" tests/acceptance tests/integration tests/contract tests/unit
 
 test-slow: $(STAMP)
-	$(BIN)/pytest -m slow --timeout 900 tests/unit tests/contract tests/integration tests/acceptance
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow --timeout 900 tests/acceptance tests/integration tests/contract tests/unit
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench

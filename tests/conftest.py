@@ -12,6 +12,7 @@ import pytest
 TOGETHER: Final = frozenset({"attacks"})  # folders whose files share what they set up
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         folder = item.path.parent.name
