@@ -3,7 +3,6 @@ they share one arena."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +11,7 @@ import pytest
 TOGETHER: Final = frozenset({"attacks"})  # folders whose files share what they set up
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        folder = item.path.parent.name
-        group = folder if folder in TOGETHER else item.path.relative_to(Path(__file__).parent).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_itemcollected(item: pytest.Item) -> None:  # as early as this: xdist looks at the marks before other hooks run
+    folder = item.path.parent.name
+    group = folder if folder in TOGETHER else item.path.relative_to(Path(__file__).parent).as_posix()
+    item.add_marker(pytest.mark.xdist_group(group))
