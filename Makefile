@@ -7,7 +7,7 @@ export OMP_NUM_THREADS = 1
 export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test test-slow lint bench clean install
+.PHONY: demo test test-home test-gate test-slow test-slow-a test-slow-b lint bench clean install
 
 install: $(STAMP)
 
@@ -24,11 +24,28 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Two processes of tests at a time: most of them wait for servers.
+BOTH := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
+FAST := $(BIN)/pytest -m 'not slow'
+SLOW := $(BIN)/pytest -m slow --timeout 900
+
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" tests/acceptance tests/integration tests/contract tests/unit
+	$(BOTH) test-home test-gate
+
+test-home: $(STAMP)
+	$(FAST) tests/acceptance tests/unit
+
+test-gate: $(STAMP)
+	$(FAST) tests/integration tests/contract
 
 test-slow: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadgroup -m slow --timeout 900 tests/acceptance tests/integration tests/contract tests/unit
+	$(BOTH) test-slow-a test-slow-b
+
+test-slow-a: $(STAMP)
+	$(SLOW) tests/acceptance tests/integration/test_[a-e]*.py
+
+test-slow-b: $(STAMP)
+	$(SLOW) tests/integration/test_[f-z]*.py tests/integration/attacks tests/contract tests/unit
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
