@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from bus.errors import Unavailable
 from gate.config import DAY_MS
 from gate.ledger import events as E
 from gate.ledger.block import Header
 from gate.ledger.replay import StreamState
 from gate.state.columns import NEVER_MS
+from gate.state.tenant import Tenant
 
 SLACK_MS: Final = 60_000  # an acknowledgement on its way, and the broker's own moment of pruning
 
@@ -70,3 +73,18 @@ class ReadsFront:
             return ""
         kept = f"reads are kept for {self._days} days" if self._days else "reads are kept for ever"
         return f"The first {self.missing} blocks of {self._name} are gone, and not for their age: {kept}."
+
+
+def left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None:
+    """What a record still says beside a lost tail of the ledger: its labels, and the memories that are left. None: nothing."""
+    if t is None:
+        return None
+    n = t.columns.n
+    if isinstance(record, E.Served):
+        if record.agent not in t.agents.by_id or record.ctx not in t.agents.by_id:
+            return None
+        items, withheld = ([x for x in seen if x[0] < n] for seen in (record.items, record.withheld))
+        return msgspec.structs.replace(record, items=items, withheld=withheld)
+    if isinstance(record, E.Withdrawn):
+        return msgspec.structs.replace(record, items=[x for x in record.items if x < n])
+    return record

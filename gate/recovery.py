@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from nats.aio.client import Client
@@ -36,7 +35,7 @@ from gate.projections.catalog import MemoryRow, Position
 from gate.projections.lexical import indexed
 from gate.projections.lineage_rows import Rows
 from gate.projections.vectors import DIM
-from gate.reads_front import ReadsFront
+from gate.reads_front import ReadsFront, left_of
 from gate.state.tenant import Tenant
 from gate.steps import finished
 
@@ -348,7 +347,7 @@ class Recovery:
             if decoded is not None:
                 self.front.read(decoded)
             if block.header.no <= self.reads_beside_loss or (t is not None and t.broken):
-                decoded = _left_of(t, decoded)
+                decoded = left_of(t, decoded)
                 if decoded is None:
                     continue
             if t is not None and t.deleted:
@@ -362,21 +361,6 @@ class Recovery:
         if block.header.no > self.lineage_at["READS"]:
             s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
             await self._room()
-
-
-def _left_of(t: Tenant | None, record: E.AnyRecord | None) -> E.AnyRecord | None:
-    """What a record still says beside a lost tail of the ledger: its labels, and the memories that are left. None: nothing."""
-    if t is None:
-        return None
-    n = t.columns.n
-    if isinstance(record, E.Served):
-        if record.agent not in t.agents.by_id or record.ctx not in t.agents.by_id:
-            return None
-        items, withheld = ([x for x in seen if x[0] < n] for seen in (record.items, record.withheld))
-        return msgspec.structs.replace(record, items=items, withheld=withheld)
-    if isinstance(record, E.Withdrawn):
-        return msgspec.structs.replace(record, items=[x for x in record.items if x < n])
-    return record
 
 
 def _has_body(event: E.AnyEvent) -> bool:

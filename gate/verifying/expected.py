@@ -13,6 +13,7 @@ from gate.event_rows import EventRows
 from gate.ledger import events as E
 from gate.ledger.block import Block, ReadsBlock, event_bytes
 from gate.projections.lineage import Scratch
+from gate.reads_front import left_of
 from gate.state.tenant import Tenant, UnknownEvent
 from gate.verifying.vectors import VectorDigests
 
@@ -25,6 +26,7 @@ class Expected:
         self.tenants: dict[str, Tenant] = {}
         self.torn: set[str] = set()
         self.rows = EventRows()
+        self.beside_loss = 0  # READS blocks up to here may name what the ledger has lost, as a person accepted
         self.store = Scratch()
         self.vectors: dict[str, VectorDigests] = {}
         self.newest_ms = self.oldest_read_ms = 0
@@ -83,8 +85,12 @@ class Expected:
                 continue
             t = self.tenants.get(account)
             try:
-                decoded: E.AnyRecord = E.decode_record(record.data)
-                if t is None:
+                decoded: E.AnyRecord | None = E.decode_record(record.data)
+                if block.header.no <= self.beside_loss:
+                    decoded = left_of(t, decoded)
+                    if decoded is None:
+                        continue
+                if t is None or decoded is None:
                     raise LookupError("the ledger doesn't know its tenant")
                 t.replay_read(decoded)
             except (msgspec.MsgspecError, ValueError, LookupError, TypeError) as e:

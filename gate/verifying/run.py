@@ -52,6 +52,8 @@ EXIT_UNAVAILABLE: Final = 69
 
 Progress = Callable[[str, int, int], None]  # stage, done, of
 
+ACCEPTED: Final = b"ledger_accepted"  # the tag of that event, in its bytes
+
 
 class Asked(NamedTuple):
     """What to verify: blocks `begin` to `end` (0: the last; begin -n: the newest n); `tenant`: this account alone."""
@@ -165,6 +167,8 @@ class Verification:
                     continue
                 block = self.survey.block(first, data)
                 if block is not None:
+                    if any(ACCEPTED in meta for section in block.sections for meta, _ in section.events):
+                        self.expected.beside_loss = block.header.reads_seq
                     while self.reads_at < min(block.header.reads_seq, reads_seq) and await anext(reads, None) is not None:
                         pass
                     self._block(block, stood_in)
