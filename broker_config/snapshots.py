@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -86,18 +86,21 @@ class Snapshots:
         """
         parent = (to or self.home.snapshots).expanduser().absolute()
         target = parent / token(name or f"{datetime.fromtimestamp(self._clock(), UTC):%Y%m%dt%H%M%Sz}", "snapshot")
-        if target.exists():
-            raise Conflict(f"{target} is there already.", reason="snapshot_exists", advice="Give another name.")
         if keys:
             _check_closed(parent)
-        part = target.with_name(f".{target.name}.part")
-        shutil.rmtree(part, ignore_errors=True)  # of one that was killed
-        private_folder(part)
-        before = self._newest(parent)
-        if before is not None:
-            link_streams(before.folder, part)
-        self._fill(part, target.name, keys=keys)
-        part.rename(target)
+        private_folder(parent)
+        with alone_in(parent):
+            if target.exists():
+                raise Conflict(f"{target} is there already.", reason="snapshot_exists", advice="Give another name.")
+            for left in parent.glob(".*.part"):  # of one that was killed
+                shutil.rmtree(left)
+            part = target.with_name(f".{target.name}.part")
+            private_folder(part)
+            before = self._newest(parent)
+            if before is not None:
+                link_streams(before.folder, part)
+            self._fill(part, target.name, keys=keys)
+            part.rename(target)
         return Copy(target, read_manifest(target))
 
     def backup(self, to: Path, *, keys: bool = False) -> tuple[Copy, int]:
@@ -124,7 +127,10 @@ class Snapshots:
         return newest if newest is not None and newest.manifest.source == now.get("LEDGER_0") else None
 
     def _fill(self, folder: Path, name: str, *, keys: bool) -> None:
-        kept = result(self.capture(folder))
+        result(self.capture(folder))
+        kept = result(
+            self.capture(folder)
+        )  # without what was erased meanwhile: from the first on the gatekeeper sees this folder
         with trust_still(self.home):
             files = self._files(folder, keys=keys)
         ledger = kept["ledger"]
@@ -203,17 +209,23 @@ class Snapshots:
 
     def prune(self, keep: int) -> list[str]:
         """Remove all but the newest `keep` of the home's snapshots; their names. Segments that others share stay with them."""
-        gone = self.all()[: -keep or None]
-        for copy in gone:
-            (copy.folder / MANIFEST).unlink()  # from here on it counts no more
-            shutil.rmtree(copy.folder)
+        if not self.home.snapshots.exists():
+            return []
+        with alone_in(self.home.snapshots):
+            gone = self.all()[:-keep]
+            for copy in gone:
+                (copy.folder / MANIFEST).unlink()  # from here on it counts no more
+                shutil.rmtree(copy.folder)
         return [copy.manifest.name for copy in gone]
 
 
 # --- files --------------------------------------------------------------------------------------------
 def whole_in(parent: Path) -> list[Copy]:
-    """Snapshots under a folder, oldest first; what isn't whole is no snapshot."""
-    found = [Copy(p.parent, read_manifest(p.parent)) for p in parent.glob(f"[!.]*/{MANIFEST}")]
+    """Snapshots under a folder, oldest first; what isn't whole, or whose manifest can't be read, is none."""
+    found = []
+    for path in parent.glob(f"[!.]*/{MANIFEST}"):
+        with suppress(Rejected):
+            found.append(Copy(path.parent, read_manifest(path.parent)))
     return sorted(found, key=lambda c: (c.manifest.made, c.manifest.block))
 
 
@@ -270,6 +282,19 @@ def link_streams(source: Path, target: Path) -> None:
 
 def operator_of(jwt: Path) -> str:
     return verify_jwt(jwt.read_text().strip()).subject
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time makes or removes snapshots there. `Conflict` (snapshot_busy) if another one does."""
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"Another process makes or removes snapshots in {folder}.", reason="snapshot_busy", advice="Wait for it to end."
+            ) from None
+        yield
 
 
 @contextmanager

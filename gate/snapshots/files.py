@@ -8,8 +8,11 @@ shared; `streams.json` is written last, so what it names is whole. A segment is 
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final
@@ -23,6 +26,7 @@ from gate.ledger.errors import LedgerCorrupt
 MAGIC: Final = b"CSG1"
 SEGMENT_BYTES_MAX: Final = 64 << 20  # then the next one begins: what an erasure rewrites, and a check reads, at a time
 STREAMS_FILE: Final = "streams.json"
+LOCK_FILE: Final = ".lock"
 VERSION: Final = 1
 _U32: Final = Layout(">I")
 
@@ -164,7 +168,7 @@ def framed(blocks: Iterable[bytes]) -> list[bytes]:
 def sweep(folder: Path, kept: Kept | None) -> None:
     """Delete what a capture that was killed has left: segments that streams.json doesn't name, halves of files."""
     named = {s.file for stream in (kept.ledger, kept.reads) for s in stream.segments} if kept is not None else set()
-    for path in (*folder.glob("*.seg"), *folder.glob(".*.new")):
+    for path in (*folder.glob("*.seg"), *folder.glob(".*.new")):  # a gatekeeper that erases tries again
         if path.name not in named:
             path.unlink()
 
@@ -191,6 +195,22 @@ def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
     return replaced
 
 
+def forget_in_all(snapshots: Path, erased: Erased) -> int:
+    """`forget` in every copy under a folder, also in one that is being made; how many segments were replaced.
+
+    What is left of one whose making was killed goes as a whole. One that is being made, and has no streams.json yet, looks for
+    what was erased meanwhile itself.
+    """
+    if not snapshots.exists():
+        return 0
+    with suppress(BlockingIOError), (snapshots / LOCK_FILE).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by whoever makes or removes one
+        for left in (*snapshots.glob(".*.part"), *snapshots.glob("*/.*.new")):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    kept = ((streams.parent, read_kept(streams.parent)) for streams in sorted(snapshots.glob(f"*/{STREAMS_FILE}")))
+    return sum(forget(folder, k.ledger.segments, erased) for folder, k in kept if k is not None)
+
+
 def without(data: bytes, no: int, erased: Erased) -> bytes:
     """The block without these texts; the same object if it has none of them."""
     sections = decode(data, no).sections
@@ -204,7 +224,7 @@ def without(data: bytes, no: int, erased: Erased) -> bytes:
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:
     """Replace a file at once and durably, readable by its owner only."""
-    new = path.with_name(f".{path.name}.new")
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")  # an erasure and a capture may be at the same one
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
         f.writelines(parts)
         f.flush()
