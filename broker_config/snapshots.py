@@ -33,6 +33,7 @@ from .status import read_status
 
 MANIFEST: Final = "manifest.json"
 STREAMS: Final = "streams.json"  # written by the gatekeeper's program
+FORGOTTEN: Final = "forgotten.json"  # likewise: texts that were erased after the copy was made
 KEYS: Final = "keys"
 KEEP_DEFAULT: Final = 30
 VERSION: Final = 1
@@ -270,7 +271,7 @@ def damaged(message: str) -> Rejected:
 
 def link_streams(source: Path, target: Path) -> None:
     """Share a copy's segments, or copy them where the file system can't. `Rejected` (snapshot_damaged) names what is missing."""
-    for path in (*sorted(source.glob("*.seg")), source / STREAMS):
+    for path in (*sorted(source.glob("*.seg")), *source.glob(FORGOTTEN), source / STREAMS):
         try:
             try:
                 os.link(path, target / path.name)

@@ -16,7 +16,7 @@ from gate.ledger.block import Header, decode_reads
 from gate.ledger.chain import ReadsHead
 from gate.ledger.errors import LedgerError
 from gate.ledger.members import unpack_members
-from gate.snapshots.files import Kept, Segment, SnapshotDamaged, Stream, read_kept, read_segment
+from gate.snapshots.files import Kept, Segment, SnapshotDamaged, Stream, forgotten, read_kept, read_segment
 from gate.verifying.survey import Survey
 
 FINDINGS_MAX: Final = 100
@@ -55,6 +55,7 @@ class Check:
             if kept is None:
                 raise SnapshotDamaged(self.folder, "it has no streams.json: no copy into it was ever finished")
             self._ledger(kept)
+            self._bare -= forgotten(self.folder)
             self._reads(kept.reads)
         except SnapshotDamaged as e:
             self.found(e.message)

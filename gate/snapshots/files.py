@@ -26,6 +26,7 @@ from gate.ledger.errors import LedgerCorrupt
 MAGIC: Final = b"CSG1"
 SEGMENT_BYTES_MAX: Final = 64 << 20  # then the next one begins: what an erasure rewrites, and a check reads, at a time
 STREAMS_FILE: Final = "streams.json"
+FORGOTTEN_FILE: Final = "forgotten.json"
 LOCK_FILE: Final = ".lock"
 VERSION: Final = 1
 _U32: Final = Layout(">I")
@@ -176,7 +177,7 @@ def sweep(folder: Path, kept: Kept | None) -> None:
 def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
     """Take these texts out of segments of the ledger; how many were replaced. Every hash stays as it was.
 
-    Repeated, it finds nothing to do. `SnapshotDamaged`: that segment, and what comes after it, is as it was.
+    What goes is noted before, for the erasure itself may be younger than the copy. Repeated, it finds nothing to do. `SnapshotDamaged`: that segment, and what comes after it, is as it was.
     """
     replaced = 0
     for segment in segments:
@@ -190,9 +191,32 @@ def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
             changed = changed or stripped is not data
             blocks.append(stripped)
         if changed:
+            _note_forgotten(folder, erased)
             _write(path, framed(blocks))
             replaced += 1
     return replaced
+
+
+def forgotten(folder: Path) -> Erased:
+    """Texts that were taken out of this copy after it was made. `SnapshotDamaged`."""
+    path = folder / FORGOTTEN_FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, msgspec.MsgspecError) as e:
+        raise SnapshotDamaged(path, str(e)) from None
+    return frozenset((tenant, seq) for tenant, seqs in found.items() for seq in seqs)
+
+
+def _note_forgotten(folder: Path, erased: Erased) -> None:
+    before = forgotten(folder)
+    if erased <= before:
+        return
+    noted: dict[str, list[int]] = {}
+    for tenant, seq in sorted(before | erased):
+        noted.setdefault(tenant, []).append(seq)
+    _write(folder / FORGOTTEN_FILE, [msgspec.json.encode(noted)])
 
 
 def forget_in_all(snapshots: Path, erased: Erased) -> int:

@@ -25,7 +25,7 @@ from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerError
 from gate.ledger.replay import stream_state
 from gate.snapshots.carried import Earlier, record_left
-from gate.snapshots.files import Kept, SnapshotDamaged, read_kept, read_stream, without
+from gate.snapshots.files import Kept, SnapshotDamaged, forgotten, read_kept, read_stream, without
 
 Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
@@ -104,7 +104,12 @@ class Pour:
                 else:
                     self._carried[section.tenant] += self._tenants[section.tenant].later(section)
         self._counts.update(type(E.decode_event(meta)).__name__ for metas in self._carried.values() for meta, _ in metas)
-        for account in self._tenants:
+        gone = forgotten(self._folder)
+        for account, t in self._tenants.items():
+            unnamed = {seq for tenant, seq in gone if tenant == account and seq <= t.last} - t.erased
+            if unnamed:  # the erasure is younger than the copy, and whoever could tell of it isn't there
+                accepted = E.LedgerAccepted(ms=self._now_ms, by=self._wanted.by, position=t.last)
+                self._carried[account].append((E.encode(accepted), None))
             self._carried[account].append(self._note(kept))
 
     def _note(self, kept: Kept) -> Payload:
