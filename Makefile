@@ -25,7 +25,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -m 'not slow' tests/unit tests/contract tests/integration tests/acceptance
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" tests/acceptance tests/integration tests/contract tests/unit
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow --timeout 900 tests/unit tests/contract tests/integration tests/acceptance

@@ -149,14 +149,13 @@ def _planned(call: Call, plan: Erasure, named: list[str], derived: bool) -> None
 
 
 def show_receipt(receipt: Erasure) -> None:
-    by = (
-        receipt.by + (f" for {receipt.person}" if receipt.person else "") + (f", with {receipt.second}" if receipt.second else "")
-    )
+    people = ((" for ", render_untrusted(receipt.person)), (", with ", render_untrusted(receipt.second)))
+    by = render_untrusted(receipt.by) + "".join(word + name for word, name in people if name)
     counted = f"{receipt.count:,}" + (f", {receipt.derived:,} of them derived" if receipt.derived else "")
     pairs = {
         "erasure": receipt.erasure,
         "state": styled(receipt.state, STYLES),
-        "by": render_untrusted(by),
+        "by": by,
         "why": render_untrusted(receipt.why),
         "memories": counted + (f", {receipt.elsewhere:,} of them elsewhere" if receipt.elsewhere else ""),
         "erased": receipt.erased_at,

@@ -65,8 +65,8 @@ class Answers:
         s = self.shard
         ledger, reads = s.ledger_seq, s.reads_seq
         tenants = {account: t.position for account, t in s.tenants.items()}
-        for account in tenants:
-            await s.index.call(s.indexes[account].catalog.commit)
+        for index in list(s.indexes.values()):
+            await s.index.call(index.catalog.commit)
         failed = str(s.lineage.failed) if s.lineage.failed else ""
         return {
             "ledger_seq": ledger,

@@ -31,8 +31,8 @@ async def project(world: World, *agents: str) -> AsyncIterator[tuple[str, dict[s
         desk = await stack.enter_async_context(world.desk(f"ops{n}"))
         clients: dict[str, bus.MemoryBus] = {}
         for agent in agents:
-            await world.add(f"{agent}{n}", name)
-            clients[agent] = await stack.enter_async_context(world.agent(f"{agent}{n}", name))
+            await world.add(f"{agent}-{name}", name)
+            clients[agent] = await stack.enter_async_context(world.agent(f"{agent}-{name}", name))
         yield name, clients, desk
 
 
@@ -345,7 +345,7 @@ def test_open_notices_come_again_after_a_reconnect_and_a_release_is_told_too(sha
             assert (await agents["served"].query("where is peony fertiliser stored?")).ids == [root.id]
             await agents["served"].aclose()
             case = await desk.hold_now(root.id, "shed was flooded")
-            async with shared_world.agent("served" + name.removeprefix("case"), name) as again:
+            async with shared_world.agent(f"served-{name}", name) as again:
                 (open_,) = (await again.sync()).notices
                 assert (open_.kind, open_.case, open_.ids) == ("recall", case.case, [root.id])
                 async with again.notices() as heard:
@@ -480,8 +480,7 @@ def test_an_agent_may_neither_hold_nor_release(shared_world: World) -> None:
     async def scenario() -> None:
         async with project(shared_world, "writer") as (name, agents, desk):
             root = await agents["writer"].write("Slate roofs last a century")
-            n = name.removeprefix("case")
-            async with shared_world.desk(f"writer{n}") as forged:
+            async with shared_world.desk(f"writer-{name}") as forged:
                 with pytest.raises(Denied):
                     await forged.hold_now(root.id, "mine")
             assert await readable(agents["writer"], {root.id}) == {root.id}

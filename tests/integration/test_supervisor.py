@@ -80,11 +80,11 @@ def test_up_is_ready_with_all_its_processes_and_down_leaves_none(home: Home) -> 
     lines: list[str] = []
     status = start(home, detach=True, gatekeeper=gatekeeper(home), on_line=lines.append)
     assert (status.state, status.url, status.error) == ("ready", home.url, None)
-    assert set(status.pids) == {"supervisor", "broker", "gatekeeper", "issuer"}
+    assert set(status.pids) == {"supervisor", "broker", "gatekeeper", "issuer", "janitor"}
     assert read_status(home) == status
     assert lines[-1] == f"ready: {home.url}"
     assert home.exists
-    assert stop(home) == ["supervisor", "broker", "gatekeeper", "issuer"]
+    assert stop(home) == ["supervisor", "broker", "gatekeeper", "issuer", "janitor"]
     assert gone(*status.pids.values())
     assert read_status(home) is None
     assert sorted(p.name for p in home.run.iterdir()) == ["status.json", "up.lock"]
@@ -110,7 +110,7 @@ def test_a_home_that_is_up_is_in_use_and_goes_on(home: Home) -> None:
         assert read_status(home) is None
 
 
-@pytest.mark.parametrize("killed", ["broker", "gatekeeper", "issuer"])
+@pytest.mark.parametrize("killed", ["broker", "gatekeeper", "issuer", "janitor"])
 def test_a_killed_process_is_started_again(home: Home, killed: str) -> None:
     before = up(home)
     os.kill(before.pids[killed], signal.SIGKILL)
@@ -273,7 +273,7 @@ def test_a_detached_up_closes_its_pipes_and_outlives_its_starter(home: Home) -> 
     assert run.stdout.splitlines()[-1] == "ready"
     status = read_status(home)
     assert status is not None
-    assert set(status.pids) == {"supervisor", "broker", "gatekeeper", "issuer"}
+    assert set(status.pids) == {"supervisor", "broker", "gatekeeper", "issuer", "janitor"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -179,6 +179,7 @@ def test_nothing_else_in_the_gate_asks_for_a_role_or_compares_a_clearance() -> N
         "admin_tenants.py": "exports a writer's role",
         "operators.py": "shows a writer's role",
         "delegation.py": "what a child may be: no wider than the credential that asks",
+        "answers.py": "tells a verification what live state holds of an agent",
         "supersede.py": "whose memory may be replaced at once: an operator's word, and who may set rules",
     }
     found = set()

@@ -10,7 +10,7 @@ from ..world import World
 from .arena import Arena
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def arena(shared_world: World) -> Iterator[Arena]:
     made = Arena(shared_world)
     with made.runner:
