@@ -177,7 +177,8 @@ def sweep(folder: Path, kept: Kept | None) -> None:
 def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
     """Take these texts out of segments of the ledger; how many were replaced. Every hash stays as it was.
 
-    What goes is noted before, for the erasure itself may be younger than the copy. Repeated, it finds nothing to do. `SnapshotDamaged`: that segment, and what comes after it, is as it was.
+    What goes is noted before, for the erasure itself may be younger than the copy. Repeated, it finds nothing to do.
+    `SnapshotDamaged`: that segment, and what comes after it, is as it was.
     """
     replaced = 0
     for segment in segments:

@@ -282,6 +282,42 @@ def test_a_copy_has_no_seed_unless_keys_are_asked_for_and_then_nobody_else_may_e
 
 
 @pytest.mark.slow
+def test_without_its_home_a_snapshot_that_has_forgotten_a_text_still_becomes_a_home_that_serves(
+    world: World, tmp_path: Path
+) -> None:
+    mark = "forgotten-colophon-88"
+
+    async def written() -> str:
+        async with world.agent("w") as w:
+            return (await w.write(f"It is {mark}")).id
+
+    id_ = asyncio.run(written())
+    copy = Snapshots(world.home).create("with-keys", keys=True)
+
+    async def erased() -> None:
+        async with world.desk("kim") as desk:
+            await done(desk, await desk.erase(id_, "its subject asked for it"))
+
+    asyncio.run(erased())
+    assert Snapshots(world.home).verify(copy)["findings"] == []
+    home = Home(tmp_path / "home")
+    made = Restore(Home(tmp_path / "lost"), copy).run(Wish(into=home.path, by="kim", live=True))
+    assert not made["later"]
+    try:
+        assert supervisor.start(home, detach=True, ready_timeout_s=UP_S).state == "ready"
+
+        async def goes_on() -> None:
+            async with World(home).agent("w") as w:
+                assert (await w.write("It goes on")).state == "active"
+                assert (await w.query("invoices")).admitted
+
+        asyncio.run(goes_on())
+        assert found(home.path, mark) == set()
+    finally:
+        supervisor.stop(home)
+
+
+@pytest.mark.slow
 def test_a_drill_tells_time_and_loss_and_keeps_its_history(world: World) -> None:
     copy = Snapshots(world.home).create("drilled")
 
