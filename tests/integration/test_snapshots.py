@@ -23,6 +23,7 @@ from broker_config.home import Home
 from broker_config.restore import Restore, Wish, drill
 from broker_config.snapshots import Copy, Snapshots
 
+from .scenes import EXTERNAL, document
 from .test_erasure import done, found
 from .world import UP_S, World, running, verified
 
@@ -315,6 +316,38 @@ def test_without_its_home_a_snapshot_that_has_forgotten_a_text_still_becomes_a_h
         assert found(home.path, mark) == set()
     finally:
         supervisor.stop(home)
+
+
+@pytest.mark.slow
+def test_a_restore_does_not_shed_what_an_agent_was_served_after_the_snapshot(world: World, tmp_path: Path) -> None:
+    async def before() -> str:
+        for name in ("told", "untold"):
+            await world.add(name, "p1")
+        return await document(world, "wiki", "The harbour of Lisbon opens at seven in winter")
+
+    id_ = asyncio.run(before())
+    copy = Snapshots(world.home).create("before-reading")
+
+    async def read() -> None:
+        async with world.agent("told") as told:
+            assert id_ in (await told.query("harbour of Lisbon", k=20)).ids
+
+    asyncio.run(read())
+    home = Home(tmp_path / "home")
+    supervisor.stop(world.home)
+    try:
+        Restore(world.home, copy).run(Wish(into=home.path, by="kim", live=True))
+        supervisor.start(home, detach=True, ready_timeout_s=UP_S)
+
+        async def trust_of(name: str) -> float:
+            async with World(home).agent(name) as memory:
+                return (await memory.write("The harbour of Lisbon opens at seven in winter, they say")).trust
+
+        assert asyncio.run(trust_of("told")) <= EXTERNAL
+        assert asyncio.run(trust_of("untold")) > EXTERNAL
+    finally:
+        supervisor.stop(home)
+        supervisor.start(world.home, detach=True, ready_timeout_s=UP_S)
 
 
 @pytest.mark.slow
