@@ -329,7 +329,8 @@ def test_a_restore_does_not_shed_what_an_agent_was_served_after_the_snapshot(wor
     copy = Snapshots(world.home).create("before-reading")
 
     async def read() -> None:
-        async with world.agent("told") as told:
+        async with world.agent("w") as w, world.agent("told") as told:
+            await w.write("So that the read comes after a block that the copy has not")
             assert id_ in (await told.query("harbour of Lisbon", k=20)).ids
 
     asyncio.run(read())
