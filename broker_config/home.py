@@ -28,12 +28,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
 
+    `read_only`: agents may read, not write: a copy that was restored to look at.
+
     `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
     """
 
     port: int
     rates: bool = True
     quotas: dict[str, int] = {}
+    read_only: bool = False
     servers: list[str] = []
     ca: str = ""
 
@@ -183,6 +186,21 @@ class Home:
     def latest_export(self, tenant: str) -> Path:
         """Holds the path of the tenant's latest whole export."""
         return self.exports / f"{tenant}.latest"
+
+    # --- copies
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
+    def drills(self) -> Path:
+        """One line of JSON for each drill."""
+        return self.path / "drills.jsonl"
+
+    @property
+    def restored(self) -> Path:
+        """JSON: of what this home was made, if it was restored. Its ledger says the same."""
+        return self.path / "restored.json"
 
     # --- broker
     @property

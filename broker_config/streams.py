@@ -26,7 +26,7 @@ METADATA_KEY = "cordon"
 OWNER_BYTES = 64 << 20  # a lease and a registry, and room for the old beside the new
 
 
-def stream_configs(shard: int, *, shared: bool = False, replicas: int = 1) -> list[StreamConfig]:
+def stream_configs(shard: int, *, shared: bool = False, replicas: int = 1, reads_first: int = 1) -> list[StreamConfig]:
     """The streams, without ids. Limits: the project's defaults table. `max_age` in seconds (nats-py converts).
 
     shared: with the stream of the shard's owner, which several gatekeepers can be (gate/lease.py). replicas: 1, 3 or 5 servers.
@@ -34,6 +34,7 @@ def stream_configs(shard: int, *, shared: bool = False, replicas: int = 1) -> li
     ledger = _config(f"LEDGER_{shard}", f"ledger.{shard}.block")
     reads = _config(f"READS_{shard}", f"reads.{shard}.block")
     reads.max_age = 90 * DAY_S
+    reads.first_seq = reads_first if reads_first > 1 else None
     erased = _config(f"ERASED_{shard}", f"erased.{shard}.*")
     erased.max_msgs_per_subject = 1
     made = [ledger, reads, erased]
@@ -59,9 +60,10 @@ def _config(name: str, subject: str) -> StreamConfig:
 
 
 async def ensure_streams(
-    client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1
+    client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1, reads_first: int = 1
 ) -> dict[str, str]:
     """Stream name → the random id in its metadata. Makes the streams at the first up only; `client` is the admin's.
+    `reads_first`: the number that the first READS block gets, where a copy has none before it.
 
     Raises ConfigError (stream_missing, stream_replaced) or Unavailable (JetStream doesn't answer).
     """
@@ -71,7 +73,7 @@ async def ensure_streams(
             return await _check(client.jetstream(), msgspec.json.decode(marker.read_bytes(), type=dict[str, str]))
         ids = {
             config.name or "": await _create(client.jetstream(), config)
-            for config in stream_configs(shard, shared=shared, replicas=replicas)
+            for config in stream_configs(shard, shared=shared, replicas=replicas, reads_first=reads_first)
         }
     except (NatsError, TimeoutError) as e:
         raise Unavailable(

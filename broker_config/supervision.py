@@ -73,7 +73,8 @@ def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
     command = [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", str(shard)]
     settings = home.settings()
     quotas = [x for name, number in settings.quotas.items() for x in ("--quota", f"{name}={number}")]
-    return [*command, *quotas] if settings.rates else [*command, *quotas, "--no-rates"]
+    flags = [flag for flag, on in (("--no-rates", not settings.rates), ("--read-only", settings.read_only)) if on]
+    return [*command, *quotas, *flags]
 
 
 def issuer_command(home: Home) -> list[str]:

@@ -51,7 +51,7 @@ def rebuild(
 
     mode = ["--rebuild", *(["--accept-ledger", accept_ledger] if accept_ledger else [])]
     with progress("replaying the ledger") as words, gate_runs.broker_for(home):
-        result = _result(gate_runs.run_gate(home, *mode, say=lambda at: words(_walked(at))), home)
+        result = _result(gate_runs.run_gate(home, *mode, say=lambda at: words(walked(at))), home)
     if call.json:
         print_json(result)
     else:
@@ -86,7 +86,7 @@ def verified(call: Call, home: Home, begin: int, end: int = 0, account: str = ""
     if now is not None and now.state == "ready":
         ask_gatekeeper(call, now)  # a hung one is named at once
     with progress("reading the ledger") as words:
-        ended = gate_runs.verify(home, begin=begin, end=end, account=account, say=lambda at: words(_walked(at)))
+        ended = gate_runs.verify(home, begin=begin, end=end, account=account, say=lambda at: words(walked(at)))
     return _tell(call, _result(ended, home))
 
 
@@ -105,7 +105,7 @@ def _tell(call: Call, result: dict[str, Any]) -> int | None:
     return None
 
 
-def _walked(at: dict[str, Any]) -> str:
+def walked(at: dict[str, Any]) -> str:
     """The words of a progress."""
     of = at.get("of", 0)
     return f"{at.get('stage', '')}: block {at.get('done', 0):,} of {of:,}" if of > 1 else f"comparing {at.get('stage', '')}"

@@ -30,6 +30,7 @@ from . import (
     memories,
     projects,
     quickstart,
+    snapshots,
     watch,
 )
 from .command import GLOBAL_OPTIONS, print_help
@@ -61,6 +62,7 @@ for noun in (
     erasures,
     contexts,
     ledger,
+    snapshots,
     doctor,
     broker,
     demo,

@@ -1,4 +1,4 @@
-"""The gatekeeper's process: `python -m gate --home H [--shard 0] [--rebuild [--accept-ledger BY] | --verify [--live]]`."""
+"""The gatekeeper's process: `python -m gate --home H [--shard 0] [--rebuild [--accept-ledger BY] | --verify [--live] | …]`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def main() -> int:
         "--rebuild", action="store_true", help="move projections aside and replay the ledger (while nothing serves)"
     )
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print lines of JSON")
+    mode.add_argument("--capture", type=Path, metavar="FOLDER", help="copy the ledger's new blocks into a folder")
+    mode.add_argument("--check", type=Path, metavar="FOLDER", help="read such a copy again, print what is wrong with it")
+    mode.add_argument("--pour", type=Path, metavar="FOLDER", help="make the ledger of a new home of such a copy")
+    parser.add_argument("--position", type=int, default=0, metavar="BLOCK", help="with --check: where a restore is to stop")
+    parser.add_argument("--before", type=int, default=0, metavar="MS", help="with --check: … by the time of its last block")
+    parser.add_argument("--wanted", default="", metavar="JSON", help="with --pour: see gate.snapshots.pour.Wanted")
+    parser.add_argument("--read-only", action="store_true", help="agents may read, not write (`read_only` in cordon.toml)")
     parser.add_argument("--live", action="store_true", help="with --verify: a gatekeeper serves, ask it for its state")
     parser.add_argument("--elsewhere", action="store_true", help="with --live: that gatekeeper's catalogs aren't in this home")
     parser.add_argument("--from", dest="begin", type=int, default=1, metavar="BLOCK", help="with --verify: from this block")
@@ -45,6 +52,13 @@ def main() -> int:
         ca = os.environ.get("CORDON_CA", "")
         url = os.environ["CORDON_URL"]
         return verify(args.home.resolve(), args.shard, url, asked, live=args.live, elsewhere=args.elsewhere, ca=ca)
+    for what, folder in (("capture", args.capture), ("check", args.check), ("pour", args.pour)):
+        if folder is not None:
+            from .snapshots.run import Job
+            from .snapshots.run import run as copied
+
+            job = Job(what, folder.resolve(), args.position, args.before, args.wanted)
+            return copied(args.home.resolve(), args.shard, os.environ.get("CORDON_URL", ""), job, os.environ.get("CORDON_CA", ""))
     from .service import run
 
     return run(
@@ -56,6 +70,7 @@ def main() -> int:
         kept=args.quota,
         nats_url=args.nats,
         creds=args.creds,
+        read_only=args.read_only,
         ca=args.ca or (os.environ.get("CORDON_CA", "") if args.nats else ""),
     )
 

@@ -59,6 +59,7 @@ FILTERS: Final = {
     "agent": None,
 }
 EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
+WRITING: Final = frozenset({"write", "delegate"})  # verbs of agents that a read-only home refuses
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -141,6 +142,8 @@ class Intake:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if p.tenant.broken and verb not in EVIDENCE:
             raise Refused("tenant_broken")
+        if self.shard.read_only and verb in WRITING:
+            raise Refused("read_only")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
         a, t, q = p.agent, p.tenant, p.tenant.quotas

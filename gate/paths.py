@@ -24,6 +24,7 @@ class Paths:
         self.creds = creds or home / "creds" / "_core" / "gatekeeper.creds"
         self.admin_creds = home / "creds" / "_core" / "admin.creds"
         self.run = home / "run"
+        self.snapshots = home / "snapshots"
         self.status = self.run / "status.json"
         self.ready = self.run / "gatekeeper.ready"
         self.error = self.run / "gatekeeper.error"

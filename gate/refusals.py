@@ -77,6 +77,11 @@ TABLE: dict[str, Wording] = {
         "conflict", "A delegated agent is not rotated.", "Delegate a new one; revoke this one if its key is known to others."
     ),
     "tenant_suspended": Wording("denied", "This tenant is suspended.", "Ask the operator to resume it."),
+    "read_only": Wording(
+        "denied",
+        "This home is a restored copy for looking: agents can't write in it.",
+        "Write in the live home; whoever runs this one can make it live (`read_only` in cordon.toml).",
+    ),
     "tag_invalid": Wording(
         "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."
     ),

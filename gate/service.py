@@ -207,6 +207,7 @@ class Limits(NamedTuple):
 
     rates: bool = True
     quotas: Quotas = DEFAULT
+    read_only: bool = False
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -299,7 +300,7 @@ async def _serve_all_but(
         await listen(shard, nc)
 
     async with opened(paths, where, listen=begin, broken=broken) as (shard, nc):
-        shard.rates = limits.rates
+        shard.rates, shard.read_only = limits.rates, limits.read_only
         shard.limit(limits.quotas)
         if lease is not None:
             shard.admin.publish_registry = partial(publish_registry, nc, paths.shard)
@@ -494,6 +495,7 @@ def run(
     nats_url: str = "",
     creds: str = "",
     ca: str = "",
+    read_only: bool = False,
 ) -> int:
     """The process: serve or rebuild. With `nats_url` an external server or cluster, in turn with other gatekeepers.
 
@@ -507,7 +509,7 @@ def run(
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
-        where, limits = servers(url, ca or None), Limits(rates, quotas(kept))
+        where, limits = servers(url, ca or None), Limits(rates, quotas(kept), read_only)
         runner = asyncio.Runner(loop_factory=loop_factory())
         with runner:
             if mode == "serve":

@@ -68,6 +68,7 @@ class Shard:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.lease: Lease | None = None  # None: this home's own broker, where the store lock is enough
+        self.read_only = False  # agents may read, not write
         self.rates, self.quotas = True, DEFAULT  # whether requests a second are limited, and what may be kept (gate/quotas.py)
         self.paths, self.loop, self.now_ms = paths, loop, now_ms
         self.operator_jwt = operator_jwt

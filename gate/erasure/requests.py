@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ERASE_MAX: Final = PART_MEMBERS_MAX  # of one request: they stand in one event, so it is in force whole or not at all
 WAIT_S: Final = 2.0  # a receipt waits so long for the stores, well within a client's time-out
 LISTED_MAX: Final = 100
-COPIES: Final = "copies of the home's folder that were made before (backups, snapshots): this home can't reach them"
+COPIES: Final = "copies that were made elsewhere before (backups, snapshots in other folders): this home can't reach them"
 RAFT: Final = "raft logs of the broker's {} replicas keep the original until later traffic compacts them"
 
 

@@ -3,7 +3,8 @@
 The ledger says that a text is gone (`memory_erased`) before the first store forgets it, and that it is gone everywhere
 (`erasure_done`) after the last. Between the two every step may be repeated, so whatever is killed goes on at the next start:
 
-    purge      postings, vectors, catalog and its log, windows of contexts, copies set aside, vector files       this process
+    purge      postings, vectors, catalog and its log, windows of contexts, copies set aside, vector files,      this process
+               the home's snapshots
     strip      the block without these bodies into ERASED, then the original overwritten                         the janitor
     look       the original is gone, the copy has its hash and none of these bodies                              this process
 
@@ -25,6 +26,7 @@ from gate.ledger.block import decode
 from gate.ledger.errors import LedgerError
 from gate.ledger.jetstream import Unanswered, stored
 from gate.refusals import Refused
+from gate.snapshots.files import SnapshotDamaged, forget_in_all
 from gate.state.erasures import Erasure
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored
@@ -40,7 +42,7 @@ RETRY_S: Final = 1.0
 JANITOR_SILENT_S: Final = 30.0
 TROUBLE_CHARS_MAX: Final = 200
 
-# Stores as a receipt lists them, and what is done there. The counts of the last three are blocks and files, else memories.
+# Stores as a receipt lists them, and what is done there. The counts of the last four are files and blocks, else memories.
 STORES: Final = {
     "live_state": "marked as erased; id, labels, lineage and attribution stay",
     "catalog": "text, evidence and clear labels overwritten, the write-ahead log emptied",
@@ -49,6 +51,7 @@ STORES: Final = {
     "contexts": "windows of agents that could hold some of it, forgotten",
     "set_aside": "old catalogs that a rebuild had moved away, deleted (files)",
     "vector_files": "cached index files, deleted",
+    "snapshots": "texts taken out of the home's snapshots (segments); copies elsewhere lose them at their next `cordon backup`",
     "ledger": "blocks stripped into ERASED, the originals overwritten",
 }
 WITHOUT_TEXT: Final = {
@@ -85,7 +88,7 @@ class Erasures:
                 try:
                     await self._advance(t, erasure)
                     erasure.trouble = ""
-                except (Refused, LedgerError, Unanswered) as e:
+                except (Refused, LedgerError, Unanswered, SnapshotDamaged) as e:
                     erasure.trouble = str(e)
                 except Exception as e:
                     log.exception("an erasure of tenant %s didn't get on; it is tried again", t.account)
@@ -135,11 +138,14 @@ class Erasures:
         if not await s.index.call(index.catalog.scrub):
             raise Refused("store_behind")
         aside, vectors = await asyncio.to_thread(_delete_copies, s.paths.run, s.paths.vector_files(t.account), t.account)
+        texts = frozenset((t.account, seq) for seq in members)
+        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts)
         n = len(members)
         was = erasure.stores
         erasure.stores = {
             **was, "live_state": n, "catalog": n, "postings": n, "vectors": n, "contexts": max(windows, was.get("contexts", 0)),
             "set_aside": aside + was.get("set_aside", 0), "vector_files": vectors + was.get("vector_files", 0),
+            "snapshots": snapshots + was.get("snapshots", 0),
         }  # fmt: skip
 
     def pending(self, erasure: Erasure) -> list[str]:

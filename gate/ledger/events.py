@@ -263,6 +263,22 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
+class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="home_restored"):
+    """This ledger was made of a copy of another one, up to here. What was written there later is not in it.
+
+    `source`: the id of that ledger's stream; `block`, `at`: the last block that was taken, and when it was decided. `later`: up
+    to which block of the source erasures, holds, revocations and settings were carried over; 0 = nobody could look.
+    """
+
+    by: str
+    source: str
+    block: int
+    at: int
+    later: int = 0
+    read_only: bool = False
+    body: bytes = b""  # NoteBody with the reason
+
+
 class MemoryErased(Event, frozen=True, kw_only=True, omit_defaults=True, tag="memory_erased"):
     """The text of these memories is gone from here on; their meta, edges and attribution stay.
 
@@ -323,6 +339,7 @@ AnyEvent = (
     | TenantChanged
     | PolicyChanged
     | LedgerAccepted
+    | HomeRestored
     | MemoryErased
     | ErasureDone
     | LegalHoldPlaced

@@ -212,7 +212,7 @@ class Tenant:
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
-            case E.LedgerAccepted():
+            case E.LedgerAccepted() | E.HomeRestored():
                 pass  # a note for people
             case E.MemoryErased():
                 self._erased(seq, event, note)

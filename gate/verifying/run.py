@@ -357,7 +357,7 @@ async def _connected(where: Servers, creds: Path, stack: AsyncExitStack) -> Clie
     return nc
 
 
-class _Lines:
+class Lines:
     """Progress, as lines of JSON and not too many."""
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ def run(home: Path, shard: int, url: str, asked: Asked, *, live: bool, elsewhere
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             where = servers(url, ca or None)
-            result = runner.run(verify(Paths(home, shard), where, asked, _Lines(), live=live, elsewhere=elsewhere))
+            result = runner.run(verify(Paths(home, shard), where, asked, Lines(), live=live, elsewhere=elsewhere))
     except CordonError as e:
         print(json.dumps({"reason": e.reason, "message": e.message, "advice": e.advice}))
         return EXIT_UNAVAILABLE if isinstance(e, Unavailable) else EXIT_REFUSED

@@ -41,6 +41,7 @@ def test_the_commands_are_these() -> None:
         "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
         "case show", "context show", "context close", "rebuild", "verify", "doctor security", "doctor ledger", "demo",
         "broker render", "broker init", "broker check", "gate",
+        "snapshot create", "snapshot list", "snapshot verify", "snapshot prune", "backup", "restore", "drill",
     }  # fmt: skip
 
 

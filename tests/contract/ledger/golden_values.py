@@ -100,6 +100,9 @@ EVENTS: dict[str, E.AnyEvent] = {
     "tenant_changed.deleted": E.TenantChanged(ms=MS, state="deleted", by="ann", exported=True, body=NOTE_HASH),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
+    "home_restored": E.HomeRestored(
+        ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, later=70_009, read_only=True, body=NOTE_HASH
+    ),
     "memory_erased": E.MemoryErased(
         ms=MS, erasure=raw(18), agent=raw(2), person="p-1", second="p-2", second_agent=raw(3), count=COUNT, deltas=DELTAS,
         derived=1, body=NOTE_HASH,

@@ -1,0 +1,216 @@
+"""A new home made of a snapshot or backup, up to a point in time; and the drill that proves that it can be done.
+
+The new home has the same operator, tenants and credentials, for they prove who wrote what; its streams have ids of their own, and
+its ledger says of whom it is a copy (`home_restored`). What was forbidden or erased since is carried over from the live home, if
+that can be asked (gate.snapshots.carried).
+
+Invariants: it is made beside its place and renamed when it is whole; nothing is poured before every block of the copy was read
+again; a live one isn't made while the home it comes from serves: both would sign with the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from bus.errors import Conflict, CordonError, Rejected
+
+from .control import Control
+from .gate_runs import broker_for, run_gate
+from .home import Home, private_folder, write_private
+from .snapshots import KEYS, Copy, Say, Snapshots, damaged, link_streams, operator_of, result, trust_still, unsaid, wrong_files
+from .status import read_status
+from .streams import ensure_streams
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to restore. `position`: the last block; `before_ms`: the last moment; both 0 = all that the copy has.
+
+    `live`: agents may write in it. `by`, `why`: who restores, for its ledger.
+    """
+
+    into: Path
+    by: str
+    why: str = ""
+    position: int = 0
+    before_ms: int = 0
+    live: bool = False
+
+
+class Restore:
+    """`home`: the one that the copy was made of, which may be lost."""
+
+    def __init__(self, home: Home, copy: Copy, say: Say = unsaid) -> None:
+        self._home, self._copy, self._say = home, copy, say
+
+    def run(self, wish: Wish) -> dict[str, Any]:
+        """What the new home is: {home, block, at, read_only, later, carried, left_out…}.
+
+        Raises Conflict (the folder is in use, the source serves) and Rejected (damaged, no such position, no keys).
+        """
+        into = wish.into.expanduser().absolute()
+        if into.exists() and any(into.iterdir()):
+            raise Conflict(f"{into} is there already.", reason="home_exists", advice="Name a folder that is not there yet.")
+        wrong = wrong_files(self._copy)
+        if wrong:
+            raise damaged(f"{wrong[0]}.")
+        source, why_not = self._source()
+        if wish.live and source is not None and read_status(source) is not None:
+            raise Conflict(
+                f"The home {source.path} is up: two homes would serve with the same keys.",
+                reason="source_up",
+                advice="Run `cordon down` there first, or restore without --live to look.",
+            )
+        part = into.with_name(f".{into.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
+        new = Home(part)
+        new.create()
+        self._furnish(new, source, read_only=not wish.live)
+        made = self._pour(new, source, wish, why_not)
+        made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
+        write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
+        if into.exists():
+            into.rmdir()
+        part.rename(into)
+        return made
+
+    def _source(self) -> tuple[Home | None, str]:
+        """The home that the copy was made of, if it is there; else why it isn't asked."""
+        if not self._home.exists:
+            return None, f"there is no home at {self._home.path}"
+        if operator_of(self._home.operator_jwt) != self._copy.manifest.operator:
+            return None, f"{self._home.path} is another operator's home"
+        return self._home, ""
+
+    def _furnish(self, new: Home, source: Home | None, *, read_only: bool) -> None:
+        """Settings, policy, trust and credentials: as they are now where the source is there, else as the copy has them."""
+        folder = self._copy.folder
+        if source is not None:
+            trees = [(source.trust, new.trust), (source.creds, new.creds), (source.broker_jwt, new.broker_jwt)]
+            trees.append((source.path / "policy", new.path / "policy"))
+            with trust_still(source):
+                _copy_trees(trees)
+        elif self._copy.manifest.keys:
+            keys = folder / KEYS
+            _copy_trees([(keys / "trust", new.trust), (keys / "creds", new.creds)])
+            _copy_trees([(folder / "jwt", new.broker_jwt), (folder / "policy", new.path / "policy")])
+        else:
+            raise Rejected(
+                "This copy has no keys, and the home that has them isn't there.",
+                reason="keys_missing",
+                advice="Say where that home is with --home, or use a copy that was made --with-keys.",
+            )
+        settings = source.settings() if source is not None else _settings_of(folder, new)
+        lines = [
+            f"port = {new.settings().port}",
+            f"rates = {str(settings.rates).lower()}",
+            f"read_only = {str(read_only).lower()}",
+        ]
+        if settings.quotas:
+            lines += ["[quotas]", *(f"{name} = {number}" for name, number in settings.quotas.items())]
+        write_private(new.config, "\n".join(["# Restored: see restored.json.", *lines, ""]))
+
+    def _pour(self, new: Home, source: Home | None, wish: Wish, why_not: str) -> dict[str, Any]:
+        work = new.run / "restore"
+        private_folder(work)
+        link_streams(self._copy.folder, work)
+        if source is not None:
+            why_not = self._catch_up(source, work)
+        asked = wish.position or (0 if wish.before_ms else self._copy.manifest.block)
+        mode = ("--check", str(work), "--position", str(asked), "--before", str(wish.before_ms))
+        checked = result(run_gate(new, *mode, say=self._say), found_is_fine=True)
+        if not checked["ok"]:
+            raise damaged(f"{checked['findings'][0].replace(str(work), str(self._copy.folder))}.")
+        cut = checked["cut"]
+        if not cut["block"] or (wish.position and cut["block"] != wish.position):
+            raise Rejected(
+                "The copy doesn't have what was asked for.",
+                reason="position_unknown",
+                field="position" if wish.position else "at",
+                advice=f"It has blocks 1 to {cut['block']}."
+                if wish.position
+                else "Its first block is younger: name another time.",
+            )
+        wanted = {"block": cut["block"], "by": wish.by, "why": wish.why, "later": not why_not, "read_only": not wish.live}
+        with broker_for(new):
+            anyio.run(_make_streams, new, cut["reads_first"])
+            poured = result(run_gate(new, "--pour", str(work), "--wanted", json.dumps(wanted), say=self._say))
+        shutil.rmtree(work)
+        at = datetime.fromtimestamp(cut["at_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+        return {**poured, "at": at, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
+
+    def _catch_up(self, source: Home, work: Path) -> str:
+        """What the live home has beyond the copy, into `work`; why that couldn't be had, or nothing."""
+        try:
+            result(Snapshots(source, self._say).capture(work))
+        except CordonError as e:
+            return e.message
+        return ""
+
+
+def _copy_trees(pairs: list[tuple[Path, Path]]) -> None:
+    for source, target in pairs:
+        if source.exists():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def _settings_of(folder: Path, new: Home) -> Any:
+    """cordon.toml of a copy, whose home is lost."""
+    there = Home(new.path)
+    config = folder / "cordon.toml"
+    mine = new.config.read_text()
+    write_private(new.config, config.read_text())
+    try:
+        return there.settings()
+    finally:
+        write_private(new.config, mine)
+
+
+async def _make_streams(home: Home, reads_first: int) -> None:
+    async with Control(home) as control:
+        await ensure_streams(control._client(), home, reads_first=reads_first)
+
+
+def drill(home: Home, copy: Copy, say: Say = unsaid) -> dict[str, Any]:
+    """Restore `copy` into a scratch folder, rebuild and verify it there, and note in drills.jsonl what came of it.
+
+    `seconds`: until it could serve. `lost`: what the home has by now and a restore of this copy wouldn't.
+    """
+    private_folder(home.run)
+    scratch = Path(tempfile.mkdtemp(prefix="drill-", dir=home.run))
+    started, now = time.perf_counter(), time.time()
+    try:
+        made = Restore(home, copy, say).run(Wish(into=scratch / "home", by="drill", why="a drill"))
+        new = Home(scratch / "home")
+        with broker_for(new):
+            rebuilt = result(run_gate(new, "--rebuild", say=say))
+            seconds = round(time.perf_counter() - started, 3)
+            verified = result(run_gate(new, "--verify", say=say), found_is_fine=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    done = {
+        "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        "snapshot": copy.manifest.name,
+        "ok": verified["ok"],
+        "findings": verified["findings"],
+        "block": made["block"],
+        "memories": made["memories"],
+        "seconds": seconds,
+        "replayed": rebuilt["replayed"],
+        "later": made["later"],
+        "lost": {**made["left_out"], "seconds": max(0, round(now - made["at_ms"] / 1000))},
+    }
+    with home.drills.open("a") as history:
+        history.write(json.dumps(done) + "\n")
+    home.drills.chmod(0o600)
+    return done

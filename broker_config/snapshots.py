@@ -1,0 +1,336 @@
+"""Snapshots and backups of a home: the ledger's blocks in segments, policy files, the public side of the trust tree, a manifest.
+
+A snapshot is a folder of its own, made beside its place and renamed when it is whole; segments of the one before it are shared by
+hard links. A backup is one folder that is brought up to date. Live state and stores are in neither: they are replayed.
+
+Invariants: no seed and no credential is in a copy unless keys were asked for, and then nobody else may enter its folder; the
+manifest is written last. Segments are proven by the chain's own hashes (gate.snapshots), the other files by their SHA-256.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bus.errors import Conflict, CordonError, Rejected, Unavailable
+from bus.identity import verify_jwt
+from bus.subjects import token
+
+from .gate_runs import Ended, broker_for, run_gate
+from .home import Home, private_folder, write_private
+from .status import read_status
+
+MANIFEST: Final = "manifest.json"
+STREAMS: Final = "streams.json"  # written by the gatekeeper's program
+FORGOTTEN: Final = "forgotten.json"  # likewise: texts that were erased after the copy was made
+KEYS: Final = "keys"
+KEEP_DEFAULT: Final = 30
+VERSION: Final = 1
+EXIT_UNAVAILABLE: Final = 69  # of the gatekeeper's program: ask again later
+# Of trust/: what has no seed in it. The rest goes along with keys alone.
+PUBLIC: Final = ("*.jwt", "revoked*.json", "deleted.json")
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def unsaid(_: dict[str, Any]) -> None:
+    """Nobody wants to know how far it is."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json. `source`: id of the home's ledger; `operator`: public key of its operator; `block`, `hash`: where the ledger
+    ended; `at_ms`: when that block was decided; `files`: SHA-256 of everything but the segments and streams.json.
+    """
+
+    v: int = VERSION
+    name: str
+    made: str
+    source: str
+    operator: str
+    block: int
+    hash: str
+    at_ms: int
+    reads_seq: int
+    events: int
+    memories: int
+    keys: bool = False
+    files: dict[str, str] = {}
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A snapshot or backup that is whole: its folder and what it says of itself."""
+
+    folder: Path
+    manifest: Manifest
+
+
+class Snapshots:
+    def __init__(self, home: Home, say: Say = unsaid, clock: Callable[[], float] = time.time) -> None:
+        self.home, self._say, self._clock = home, say, clock
+
+    # --- making -----------------------------------------------------------------------------------
+    def create(self, name: str = "", to: Path | None = None, *, keys: bool = False) -> Copy:
+        """A new snapshot in the home's folder of them or in `to`, while it serves or is down. `Conflict` if the name is taken.
+
+        `keys`: with every seed and credential; `Rejected` (target_readable) where others may enter the folder.
+        """
+        parent = (to or self.home.snapshots).expanduser().absolute()
+        target = parent / token(name or f"{datetime.fromtimestamp(self._clock(), UTC):%Y%m%dt%H%M%Sz}", "snapshot")
+        if keys:
+            _check_closed(parent)
+        private_folder(parent)
+        with alone_in(parent):
+            if target.exists():
+                raise Conflict(f"{target} is there already.", reason="snapshot_exists", advice="Give another name.")
+            for left in parent.glob(".*.part"):  # of one that was killed
+                shutil.rmtree(left)
+            part = target.with_name(f".{target.name}.part")
+            private_folder(part)
+            before = self._newest(parent)
+            if before is not None:
+                link_streams(before.folder, part)
+            self._fill(part, target.name, keys=keys)
+            part.rename(target)
+        return Copy(target, read_manifest(target))
+
+    def backup(self, to: Path, *, keys: bool = False) -> tuple[Copy, int]:
+        """Bring a backup up to date: what is new since the last time goes into it. And how many blocks that were."""
+        folder = to.expanduser().absolute()
+        if keys:
+            _check_closed(folder if folder.exists() else folder.parent)
+        if folder.exists() and any(folder.iterdir()) and not (folder / STREAMS).exists() and not list(folder.glob("*.seg")):
+            raise Conflict(
+                f"{folder} has something else in it than a backup.", reason="not_a_backup", advice="Name an empty folder."
+            )
+        private_folder(folder)
+        was = read_manifest(folder).block if (folder / MANIFEST).exists() else 0
+        self._fill(folder, folder.name, keys=keys)
+        copy = Copy(folder, read_manifest(folder))
+        return copy, copy.manifest.block - was
+
+    def _newest(self, parent: Path) -> Copy | None:
+        """The newest snapshot there of this very ledger: its segments are shared."""
+        mine = [c for c in whole_in(parent) if c.manifest.operator == operator_of(self.home.operator_jwt)]
+        newest = max(mine, key=lambda c: c.manifest.block, default=None)
+        marker = self.home.streams(0)
+        now = msgspec.json.decode(marker.read_bytes(), type=dict[str, str]) if marker.exists() else {}
+        return newest if newest is not None and newest.manifest.source == now.get("LEDGER_0") else None
+
+    def _fill(self, folder: Path, name: str, *, keys: bool) -> None:
+        result(self.capture(folder))
+        kept = result(
+            self.capture(folder)
+        )  # without what was erased meanwhile: from the first on the gatekeeper sees this folder
+        with trust_still(self.home):
+            files = self._files(folder, keys=keys)
+        ledger = kept["ledger"]
+        manifest = Manifest(
+            name=name,
+            made=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds"),
+            source=ledger["identity"],
+            operator=operator_of(self.home.operator_jwt),
+            block=ledger["last"],
+            hash=ledger["hash"],
+            at_ms=kept["ms"],
+            reads_seq=kept["reads"]["last"],
+            events=kept["events"],
+            memories=kept["memories"],
+            keys=keys,
+            files=files,
+        )
+        write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode() + "\n")
+
+    def capture(self, folder: Path) -> Ended:
+        """The ledger's new blocks into `folder`; beside a home that is up, or with its broker started for a while."""
+        mode = ("--capture", str(folder))
+        if self.home.settings().servers or read_status(self.home) is not None:
+            return run_gate(self.home, *mode, say=self._say)
+        with broker_for(self.home):
+            return run_gate(self.home, *mode, say=self._say)
+
+    def _files(self, folder: Path, *, keys: bool) -> dict[str, str]:
+        """Copy all but the ledger; relative path → SHA-256."""
+        home, wanted = self.home, [(self.home.config, "cordon.toml")]
+        wanted += [(p, f"policy/{p.relative_to(home.path / 'policy')}") for p in _files_of(home.path / "policy", ("*",))]
+        wanted += [(p, f"trust/{p.relative_to(home.trust)}") for p in _files_of(home.trust, PUBLIC)]
+        wanted += [(p, f"jwt/{p.relative_to(home.broker_jwt)}") for p in _files_of(home.broker_jwt, ("*.jwt",))]
+        if keys:
+            for under in (home.trust, home.creds):
+                wanted += [(p, f"{KEYS}/{p.relative_to(home.path)}") for p in _files_of(under, ("*",))]
+        for old in ("policy", "trust", "jwt", KEYS):
+            shutil.rmtree(folder / old, ignore_errors=True)
+        sums = {}
+        for path, name in wanted:
+            data = path.read_bytes()
+            write_private(folder / name, data.decode())
+            sums[name] = hashlib.sha256(data).hexdigest()
+        return sums
+
+    # --- those that are there ---------------------------------------------------------------------
+    def all(self, to: Path | None = None) -> list[Copy]:
+        """The home's snapshots, or those in `to`; oldest first."""
+        return whole_in(to or self.home.snapshots)
+
+    def find(self, name: str) -> Copy:
+        """By name, or the folder of a snapshot or backup. `Rejected` (snapshot_unknown, snapshot_damaged)."""
+        named = self.home.snapshots / name
+        folder = named if (named / MANIFEST).exists() else Path(name).expanduser().absolute()
+        if not (folder / MANIFEST).exists():
+            known = ", ".join(c.manifest.name for c in self.all()) or "none"
+            raise Rejected(
+                f"There is no snapshot {name!r}.",
+                reason="snapshot_unknown",
+                field="snapshot",
+                advice=f"Name one of the home's ({known}) or a folder that holds one.",
+            )
+        return Copy(folder, read_manifest(folder))
+
+    def verify(self, copy: Copy) -> dict[str, Any]:
+        """Every block and file read again: {ok, findings, findings_count, blocks, events, seconds}."""
+        wrong = wrong_files(copy)
+        ended = run_gate(self.home, "--check", str(copy.folder), say=self._say)
+        found = result(ended, found_is_fine=True)
+        return {
+            **found,
+            "ok": found["ok"] and not wrong,
+            "findings": [*wrong, *found["findings"]],
+            "findings_count": found["findings_count"] + len(wrong),
+        }
+
+    def prune(self, keep: int) -> list[str]:
+        """Remove all but the newest `keep` of the home's snapshots; their names. Segments that others share stay with them."""
+        if not self.home.snapshots.exists():
+            return []
+        with alone_in(self.home.snapshots):
+            gone = self.all()[:-keep]
+            for copy in gone:
+                (copy.folder / MANIFEST).unlink()  # from here on it counts no more
+                shutil.rmtree(copy.folder)
+        return [copy.manifest.name for copy in gone]
+
+
+# --- files --------------------------------------------------------------------------------------------
+def whole_in(parent: Path) -> list[Copy]:
+    """Snapshots under a folder, oldest first; what isn't whole, or whose manifest can't be read, is none."""
+    found = []
+    for path in parent.glob(f"[!.]*/{MANIFEST}"):
+        with suppress(Rejected):
+            found.append(Copy(path.parent, read_manifest(path.parent)))
+    return sorted(found, key=lambda c: (c.manifest.made, c.manifest.block))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """`Rejected` (snapshot_damaged) if it can't be read."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as e:
+        raise damaged(f"{path} can't be read: {e}.") from None
+    if manifest.v != VERSION:
+        raise damaged(f"{path} has version {manifest.v}, which this program doesn't read.")
+    return manifest
+
+
+def wrong_files(copy: Copy) -> list[str]:
+    """What isn't as the manifest says, as sentences."""
+    found = []
+    for name, sum_ in copy.manifest.files.items():
+        path = copy.folder / name
+        try:
+            if hashlib.sha256(path.read_bytes()).hexdigest() != sum_:
+                found.append(f"{path}: it isn't what was written")
+        except OSError as e:
+            found.append(f"{path}: {e.strerror}")
+    streams, m = copy.folder / STREAMS, copy.manifest
+    try:
+        ledger = msgspec.json.decode(streams.read_bytes())["ledger"]
+        same = ledger["last"] > m.block or (ledger["last"], ledger["hash"]) == (m.block, m.hash)
+        if not same or ledger["identity"] != m.source:
+            found.append(f"{streams}: it isn't of the copy that {MANIFEST} describes")
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as e:
+        found.append(f"{streams}: it can't be read ({e})")
+    return found
+
+
+def damaged(message: str) -> Rejected:
+    return Rejected(
+        message, reason="snapshot_damaged", advice="Use another one; `cordon snapshot verify` tells all that is wrong with it."
+    )
+
+
+def link_streams(source: Path, target: Path) -> None:
+    """Share a copy's segments, or copy them where the file system can't. `Rejected` (snapshot_damaged) names what is missing."""
+    for path in (*sorted(source.glob("*.seg")), *source.glob(FORGOTTEN), source / STREAMS):
+        try:
+            try:
+                os.link(path, target / path.name)
+            except OSError:
+                shutil.copyfile(path, target / path.name)
+        except OSError as e:
+            raise damaged(f"{path} can't be read: {e.strerror}.") from None
+
+
+def operator_of(jwt: Path) -> str:
+    return verify_jwt(jwt.read_text().strip()).subject
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time makes or removes snapshots there. `Conflict` (snapshot_busy) if another one does."""
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"Another process makes or removes snapshots in {folder}.", reason="snapshot_busy", advice="Wait for it to end."
+            ) from None
+        yield
+
+
+@contextmanager
+def trust_still(home: Home) -> Iterator[None]:
+    """Nobody changes the trust tree meanwhile."""
+    with home.trust_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def _files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    found = {p for pattern in patterns for p in folder.rglob(pattern) if p.is_file() and p.name != ".lock"}
+    return sorted(found)
+
+
+def _check_closed(folder: Path) -> None:
+    """Keys go where nobody else can enter, be it only to see names."""
+    near = next(p for p in (folder, *folder.parents) if p.exists())
+    if near.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Rejected(
+            f"Keys are not copied into {folder}: others than you can enter {near}.",
+            reason="target_readable",
+            advice=f"Close it (`chmod 700 {near}`) or name another folder.",
+        )
+
+
+# --- the gatekeeper's program -------------------------------------------------------------------------
+def result(ended: Ended, *, found_is_fine: bool = False) -> dict[str, Any]:
+    """What a run gave; its refusal is raised."""
+    if (ended.code == 0 or (found_is_fine and ended.code == 1)) and ended.last:
+        return ended.last
+    said = ended.last
+    kind: type[CordonError] = Unavailable if ended.code == EXIT_UNAVAILABLE or not said else Rejected
+    raise kind(
+        str(said.get("message", f"The gatekeeper's program ended with {ended.code}.")),
+        reason=str(said.get("reason", "internal")),
+        advice=str(said.get("advice", "See logs/gatekeeper.log of the home.")),
+    )

@@ -1,0 +1,13 @@
+"""Copies of a shard's two streams in files, and ledgers made of them again. The ledger is all that is copied: live state and
+stores are replayed.
+
+files    immutable segments of blocks, and what a folder of them holds
+capture  streams → segments, while the home serves; again into the same folder: only what is new
+check    every block of a folder read again, in no home at all
+carried  what a ledger of an earlier time takes over from later: erasures, holds, revocations, tighter settings (pure)
+pour     segments → the streams of a new home, up to a block, and what is carried over
+run      the processes: `python -m gate --capture | --check | --pour`
+
+Invariant: the chain's own hashes are the checksums. They outlive an erasure: a text can leave a
+copy, and the copy stays proven.
+"""
