@@ -253,7 +253,7 @@ class Shard:
             if e.idem_content != content:
                 refuse(Refused("idempotency_conflict", field="idempotency_key"))
                 return
-            receipt = receipt_of(t, seq, e, self.now_ms(), p.key)
+            receipt = receipt_of(p, seq, e, self.now_ms())
             self.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
 
         fetched.add_done_callback(answer)

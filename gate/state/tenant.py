@@ -435,6 +435,9 @@ class Tenant:
         for s in seqs:
             served_to[s] |= bit
 
+    def was_served(self, agent: Agent, seq: int) -> bool:
+        return bool(self.served_to[seq] >> agent.number & 1)
+
     def replay_read(self, record: E.AnyRecord) -> None:
         """Apply a READS record to the context it belongs to, or what the audit noted of a key."""
         if isinstance(record, E.Audit) and record.code == SHARED and record.agent in self.agents.by_id:
