@@ -26,8 +26,7 @@ class Notices:
 
     def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
         """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
-        bit = 1 << agent.number
-        mine = [s for s in case.all_members().tolist() if t.served_to[s] & bit]
+        mine = [s for s in case.all_members().tolist() if t.was_served(agent, s)]
         return Notice(
             notice=f"{case.text}.{kind}",
             kind=kind,

@@ -31,6 +31,7 @@ from .interned import Interned
 from .principals import Agent, Agents
 from .projects import Project
 from .seats import SHARED
+from .served import ServedTo
 from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
@@ -70,7 +71,7 @@ class Tenant:
         self.blocks = Blocks()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
-        self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
+        self.served_to = ServedTo()
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
@@ -236,7 +237,7 @@ class Tenant:
         c.reserve(seq + 1)
         c.n = seq + 1
         self.ids.append(b"")
-        self.served_to.append(0)
+        self.served_to.extend()
 
     def _project(self, e: E.ProjectChanged, why: str) -> None:
         project = self.projects.get(e.name)
@@ -430,13 +431,10 @@ class Tenant:
         ctx.exposed |= {case.id for case in self.cases_of(seqs)}
 
     def note_served(self, agent: Agent, seqs: Iterable[int]) -> None:
-        bit = 1 << agent.number
-        served_to = self.served_to
-        for s in seqs:
-            served_to[s] |= bit
+        self.served_to.note(agent.number, seqs)
 
     def was_served(self, agent: Agent, seq: int) -> bool:
-        return bool(self.served_to[seq] >> agent.number & 1)
+        return self.served_to.has(agent.number, seq)
 
     def replay_read(self, record: E.AnyRecord) -> None:
         """Apply a READS record to the context it belongs to, or what the audit noted of a key."""
@@ -457,15 +455,7 @@ class Tenant:
 
     def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
         """Agents that were ever served any of `seqs`, in order of number."""
-        mask = 0
-        for s in seqs:
-            mask |= self.served_to[s]
-        out = []
-        while mask:
-            low = mask & -mask
-            out.append(self.agents.all[low.bit_length() - 1])
-            mask ^= low
-        return out
+        return [self.agents.all[number] for number in self.served_to.agents(seqs)]
 
 
 def noted_from_outside(role: str, claimed: int) -> bool:
