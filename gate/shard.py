@@ -228,7 +228,7 @@ class Shard:
 
     @staticmethod
     def count(p: Principal, by: int) -> None:
-        p.agent.in_flight += by
+        p.tenant.agents.payer(p.agent).in_flight += by
         p.tenant.in_flight += by
 
     def answer_duplicate(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> None:

@@ -48,7 +48,7 @@ class Agent:
     children: list[Agent] = field(default_factory=list)  # but for those that were over when the last one came
     revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
-    held: int = 0  # how many of its memories are held now
+    held: int = 0  # how many of its memories are held now; of the root of a chain those of all in it count too
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
     in_flight: int = 0
@@ -104,6 +104,14 @@ class Agents:
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
+
+    def payer(self, agent: Agent) -> Agent:
+        """Whose quotas it uses up: those of the root of its chain, or an agent would multiply its own by delegating."""
+        return self.all[agent.root]
+
+    def counted(self, agent: Agent) -> tuple[Agent, ...]:
+        """Whom its memories count for: itself, and who pays."""
+        return (agent,) if agent.root == agent.number else (agent, self.all[agent.root])
 
     def issue(self, e: AgentIssued) -> Agent:
         """Apply agent_issued: a new agent, or (known id) a new key and projects of the same one."""

@@ -177,7 +177,8 @@ class Tenant:
         match event:
             case E.MemoryWritten():
                 self._memory(seq, event)
-                self.agents.by_id[event.agent].bytes += weight
+                for agent in self.agents.counted(self.agents.by_id[event.agent]):
+                    agent.bytes += weight
                 self.columns.at.body[seq] = body
             case E.MemoryReviewed():
                 self._reviewed(seq, event)
@@ -290,12 +291,12 @@ class Tenant:
         if e.holds:
             c.review[s] = REVIEW_PENDING
             held += 1
-            agent.review += 1
-            self.review_total += 1
+            self._count_review(agent, 1)
         if held:
             c.held[s] = held
-            agent.held += 1
             self.held_total += 1
+            for one in self.agents.counted(agent):
+                one.held += 1
         if held or e.supersedes:
             self.facts += 1
         ctx = self.contexts.get(e.ctx)
@@ -315,8 +316,7 @@ class Tenant:
         c.review[s] = now
         self.reviewed_at[s] = seq
         if was == REVIEW_PENDING:
-            self.agents.all[int(c.actor[s])].review -= 1
-            self.review_total -= 1
+            self._count_review(self.agents.all[int(c.actor[s])], -1)
         if was in (REVIEW_PENDING, REVIEW_REJECTED) and now == REVIEW_ACCEPTED:
             self._drop_holds(np.array([s], np.int32))
         elif was == REVIEW_ACCEPTED and now == REVIEW_REJECTED:
@@ -340,7 +340,13 @@ class Tenant:
         self.held_total += by * len(members)
         actors, counts = np.unique(self.columns.actor[members], return_counts=True)
         for actor, n in zip(actors.tolist(), counts.tolist(), strict=True):
-            self.agents.all[actor].held += by * n
+            for agent in self.agents.counted(self.agents.all[actor]):
+                agent.held += by * n
+
+    def _count_review(self, agent: Agent, by: int) -> None:
+        self.review_total += by
+        for one in self.agents.counted(agent):
+            one.review += by
 
     def expose(self, case: CaseState) -> None:
         """Mark every context that was served a member (within its window)."""
@@ -422,7 +428,8 @@ class Tenant:
         """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""
         at = self.columns.at
         self.bytes -= at.body[seq]
-        self.agents.all[at.actor[seq]].bytes -= at.body[seq]
+        for agent in self.agents.counted(self.agents.all[at.actor[seq]]):
+            agent.bytes -= at.body[seq]
         at.body[seq] = 0
 
     # --- READS ------------------------------------------------------------------------------------

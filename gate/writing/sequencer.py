@@ -365,7 +365,9 @@ def receipt_of(p: Principal, seq: int, e: E.MemoryWritten, now_ms: int, request_
     """The receipt of a stored memory for its writer, with its state as of now. Names nothing from elsewhere."""
     t = p.tenant
     agent = t.agents.by_id[e.agent]
-    reasons = [*dict.fromkeys(code_here(p, x) for x in e.holds), *e.reasons] or ["within_policy"]
+    parents = [x.parent for x in e.edges if x.kind == E.DECLARED or knows(p, x.parent, now_ms)]
+    heard = {f"flow_down:project:{t.project_names[t.columns.at.project[s]]}" for s in parents}
+    reasons = [*dict.fromkeys(x if x in heard else code_here(p, x) for x in e.holds), *e.reasons] or ["within_policy"]
     return Receipt(
         request_id=request_id,
         agent=p.key,
@@ -380,7 +382,7 @@ def receipt_of(p: Principal, seq: int, e: E.MemoryWritten, now_ms: int, request_
         actor=agent.actor(e.key),
         reasons=reasons,
         redactions=[Redaction(type=str(kind), start=int(a), end=int(b)) for kind, a, b in e.red],
-        parents=[t.memory_id(x.parent) for x in e.edges if x.kind == E.DECLARED or knows(p, x.parent, now_ms)],
+        parents=[t.memory_id(s) for s in parents],
         position=seq,
     )
 
