@@ -85,10 +85,7 @@ class TenantIndex:
             return False
         writers = {int(tenant.columns.actor[s]) for s in seqs}
         own = any(tenant.agents.all[n].root == ctx.root for n in writers)
-        if not text.forget(seqs, own=own):
-            return False
-        self._recall_echoes(ctx, tenant, text)
-        return True
+        return text.forget(seqs, own=own)
 
     def idle(self) -> None:
         """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""

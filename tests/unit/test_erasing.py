@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gate.ledger import events as E
 from gate.ledger.members import pack_members
@@ -130,6 +131,19 @@ def test_a_window_forgets_an_erased_text_and_still_knows_copies_of_the_others() 
     assert copied(text, SECRET) == set()
     assert copied(text, OTHER) == {6}
     assert not text.forget({5}, own=False), "nothing is left to forget"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_copies_of_a_window_that_forgot_something_are_seen_however_many_there_are(own: bool) -> None:
+    """Each copy makes its words more frequent in the project; that those were this writer's is not forgotten."""
+    text, copies, served = window(), 150, {6: Mark(1, 0, b"", b"")}
+    for i in range(copies):
+        text.wrote(text_of(f"{OTHER} {i}", vector(7)))
+    assert text.forget({5}, own=own)
+    paraphrase = " and then ".join(reversed(OTHER.split()))
+    found = text.evidence(text_of(paraphrase, vector(9)), served, lambda term: 1 + copies, 2 * copies, 0, b"", b"")
+    assert {pair.parent for pair in found.copied} == {6}
+    assert "4471-9983" not in kept(text)
 
 
 def test_what_a_writer_wrote_itself_is_forgotten_with_its_own_words() -> None:
