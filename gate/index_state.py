@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gate.ledger.events import COPIED
+from gate.ledger.events import COPIED, decode_memory, is_plain
 from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms
@@ -73,7 +73,8 @@ class TenantIndex:
         c = tenant.columns
         rows = [row for row in self.catalog.fetch(seqs).values() if row.content]
         for row in rows:
-            self.project(int(c.project[row.seq])).remove(int(c.row[row.seq]), frozenset(terms(row.content)))
+            project, aside = self.project(int(c.project[row.seq])), not is_plain(decode_memory(row.meta))
+            project.remove(int(c.row[row.seq]), frozenset(terms(row.content)), aside=aside)
         if rows:
             self.catalog.erase(rows)
         return len(rows)

@@ -65,9 +65,9 @@ class ProjectIndex:
         self.vectors.add(vectors)
         self.n = need
 
-    def remove(self, row: int, terms_of: frozenset[str]) -> None:
-        """Forget what a row says; it keeps its place. `terms_of`: what it was added with."""
-        self.lexical.remove(row, terms_of)
+    def remove(self, row: int, terms_of: frozenset[str], *, aside: bool = False) -> None:
+        """Forget what a row says; it keeps its place. `terms_of`, `aside`: what it was added with."""
+        self.lexical.remove(row, terms_of, aside=aside)
         self.vectors.remove(np.array([row], np.int32))
 
 

@@ -45,6 +45,20 @@ def test_a_removed_row_is_found_by_no_term_and_its_neighbours_are_found_as_befor
     assert sorted(index.search(terms("heron"), 9)[0].tolist()) == [0, 3], "numbers of rows go on"
 
 
+def test_a_removed_row_that_stood_aside_counts_there_no_more() -> None:
+    texts = ["heron and zirconium", "zirconium and a crane", "a crane stands", "a heron stands"]
+    index, never = LexicalIndex(), LexicalIndex()
+    index.add([terms(text) for text in texts], aside=[0, 1])
+    for _ in range(2):
+        index.remove(0, terms(texts[0]), aside=True)
+    never.add([[], *(terms(text) for text in texts[1:])], aside=[0, 1])
+    for question in ("zirconium", "heron", "zirconium and the crane"):
+        said, wanted = index.search(terms(question), 9), never.search(terms(question), 9)
+        assert (said[0].tolist(), said[1].tolist()) == (wanted[0].tolist(), wanted[1].tolist()), question
+    index.remove(1, terms(texts[1]), aside=True)
+    assert not index._aside
+
+
 def test_a_term_that_only_the_removed_row_had_is_gone_as_a_key_too() -> None:
     index = LexicalIndex()
     index.add([terms("xylophone music"), terms("music")])
