@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gate.admin_tenants import _memory as exported
 from gate.ledger import events as E
 from gate.ledger.members import pack_members
 from gate.projections.catalog import Catalog, MemoryRow
@@ -167,6 +168,22 @@ def test_what_a_writer_wrote_itself_is_forgotten_with_its_own_words() -> None:
     assert text.forget({9}, own=True)
     assert "zeppelin" not in kept(text)
     assert copied(text, OTHER) == {6}
+
+
+# --- exports ------------------------------------------------------------------------------------------
+def test_an_export_has_no_text_that_is_erased_though_the_catalog_has_it_still() -> None:
+    """Stores forget after the event; an export that was made in between would keep the text for ever."""
+    story = Story()
+    writer, boss = story.agent("writer"), story.agent("boss", "operator")
+    event = story.written(writer)
+    s = story.apply(event)
+    kept = MemoryRow(s, E.encode(event), "secret", ("mail:secret",), "secret", "secret", "secret", "secret", "secret")
+    fields = ("content", "evidence", "run", "task", "session", "trace_id", "scope_id")
+    assert all(exported(story.t, kept, story.ms)[name] for name in fields)
+    [(count, deltas)] = pack_members(np.array([s], np.int32))
+    story.apply(E.MemoryErased(ms=story.ms, erasure=b"e" * 16, agent=boss.agent.id, count=count, deltas=deltas))
+    line = exported(story.t, kept, story.ms)
+    assert (line["state"], *(line[name] for name in fields)) == ("erased", "", [], "", "", "", "", "")
 
 
 # --- where it lies ------------------------------------------------------------------------------------
