@@ -14,7 +14,7 @@ from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
 
 from .seats import Seats
 
-OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
+OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children begin a context for each user
 
 
 class Bounds(NamedTuple):
@@ -104,6 +104,7 @@ class Agents:
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
+        self._first: dict[tuple[int, str], int] = {}  # (user gateway, user) → its first session, whose context all have
 
     def payer(self, agent: Agent) -> Agent:
         """Whose quotas it uses up: those of the root of its chain, or an agent would multiply its own by delegating."""
@@ -127,12 +128,14 @@ class Agents:
         return agent
 
     def delegate(self, e: AgentDelegated) -> Agent:
-        """Apply agent_delegated: a child shares the context of its parent, but a user gateway's begins one of its own."""
+        """Apply agent_delegated: a child shares the context of its parent, but a user gateway's that of its user's other
+        sessions: a new session must not shed what the one before was served.
+        """
         parent = self.by_id[e.parent]
         agent = self._added(Agent(len(self.all), e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person))
         agent.parent, agent.via, agent.chain = parent, e.via, (*parent.chain, parent.id)
-        if parent.role != OWN_CONTEXT_FOR:
-            agent.root = parent.root
+        own = parent.role == OWN_CONTEXT_FOR
+        agent.root = self._first.setdefault((parent.number, e.user), agent.number) if own else parent.root
         agent.expires_ms, agent.user = e.expires, e.user
         projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
         agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)

@@ -195,14 +195,14 @@ def test_a_key_with_too_many_refusals_waiting_is_not_heard_until_they_have_left(
 
 
 # --- families -----------------------------------------------------------------------------------------------
-def delegated(story: Story, by: Principal) -> Principal:
+def delegated(story: Story, by: Principal, user: str = "") -> Principal:
     """A child of `by`: an agent, or of a gateway a session."""
     role, number = ("user_session" if by.role == "user_gateway" else "agent"), len(story.t.agents.all)
     key, name = f"U{number}", f"{by.agent.name}--{number}"
     story.apply(
         E.AgentDelegated(
             ms=story.ms, agent=number.to_bytes(16), name=name, key=key, role=role, parent=by.agent.id, via=by.key,
-            projects=["p1"], verbs=["write"], expires=story.ms + 60_000,
+            projects=["p1"], verbs=["write"], expires=story.ms + 60_000, user=user,
         )
     )  # fmt: skip
     return replace(by, agent=story.t.agents.by_name[name], key=key)
@@ -227,10 +227,10 @@ def test_what_an_agent_delegated_uses_up_its_quotas_not_quotas_of_its_own() -> N
     assert decide(story.draft(child, screening=Screening(1000, ("instructions",))), "", story.ms).holds
 
 
-def test_a_gateways_sessions_pay_for_themselves_and_their_helpers() -> None:
+def test_a_gateways_users_pay_for_their_sessions_and_their_helpers() -> None:
     story = Story()
     gateway = story.agent("gateway", "user_gateway")
-    session, other = delegated(story, gateway), delegated(story, gateway)
+    session, other = delegated(story, gateway, "ann"), delegated(story, gateway, "bob")
     helper = delegated(story, session)
     payer = story.t.agents.payer
     assert [payer(p.agent) for p in (session, helper, other)] == [session.agent, session.agent, other.agent]

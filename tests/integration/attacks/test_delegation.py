@@ -596,6 +596,22 @@ def test_a_supervisor_delegates_and_closes_contexts_and_reads_nothing(arena: Are
     arena.run(attack())
 
 
+def test_a_users_next_session_washes_nothing_and_another_users_carries_nothing(arena: Arena) -> None:
+    async def attack() -> None:
+        source, text = await planted(arena)
+        gateway = await parent(arena, role="user_gateway")
+        first, bob = await delegated(arena, gateway, user="ann"), await delegated(arena, gateway, user="bob")
+        assert source in ids(await first.query(text))
+        after = await delegated(arena, gateway, user="ann")
+        assert await tainted(after, source, text)
+        assert (await after.write("The kettle of the lodge is on"))["trust_floor"] <= EXTERNAL
+        assert (await bob.write("The kettle of the inn is on"))["trust_floor"] > EXTERNAL
+        other = await parent(arena, role="user_gateway")
+        assert (await (await delegated(arena, other, user="ann")).write("The kettle of the hut is on"))["trust_floor"] > EXTERNAL
+
+    arena.run(attack())
+
+
 @pytest.mark.parametrize("closed_to_sessions", ["audience", "readers"])
 def test_a_sessions_child_reads_nothing_that_is_for_agents_alone(arena: Arena, closed_to_sessions: str) -> None:
     async def attack() -> None:
