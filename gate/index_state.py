@@ -140,9 +140,10 @@ class TenantIndex:
             text.forget({s}, own=False)
 
     def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> Steps[None]:
-        """After a start: copies that the writer made before must not make the words common that it copied."""
+        """After a start: copies that a family made before must not make the words common that it copied."""
         c = tenant.columns
-        last = np.flatnonzero((c.actor[: c.n] == ctx.root) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
+        family = list(tenant.agents.all[ctx.root].family)
+        last = np.flatnonzero(np.isin(c.actor[: c.n], family) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
         copies = [s for s in last if any(e.kind == COPIED for e in tenant.up.edges_of(s))]
         for start in range(0, len(copies), FETCHED):
             for row in self.catalog.fetch(copies[start : start + FETCHED]).values():

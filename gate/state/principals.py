@@ -45,6 +45,7 @@ class Agent:
     bounds: Bounds | None = None  # of a delegated one
     expires_ms: int = 0  # 0 = its credentials alone say when
     user: str = ""  # keyed hash of the one user that it speaks for
+    family: set[int] = field(default_factory=set)  # numbers of all that ever shared its context: one set for them all
     children: list[Agent] = field(default_factory=list)  # but for those that were over when the last one came
     revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
@@ -136,6 +137,9 @@ class Agents:
         agent.parent, agent.via, agent.chain = parent, e.via, (*parent.chain, parent.id)
         own = parent.role == OWN_CONTEXT_FOR
         agent.root = self._first.setdefault((parent.number, e.user), agent.number) if own else parent.root
+        if agent.root != agent.number:
+            agent.family = self.all[agent.root].family
+            agent.family.add(agent.number)
         agent.expires_ms, agent.user = e.expires, e.user
         projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
         agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)
@@ -149,7 +153,7 @@ class Agents:
         return self._sets.setdefault(names, names)
 
     def _added(self, agent: Agent) -> Agent:
-        agent.root = agent.number
+        agent.root, agent.family = agent.number, {agent.number}
         self.all.append(agent)
         self.by_id[agent.id] = self.by_name[agent.name] = agent
         return agent

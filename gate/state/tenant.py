@@ -132,7 +132,7 @@ class Tenant:
         root = self.agents.all[agent.root]
         ctx = self.contexts.get(root.id)
         if ctx is None:
-            ctx = self.contexts[root.id] = Context(root.id, root.number)
+            ctx = self.contexts[root.id] = Context(root.id, root.number, root.family)
             ctx.user = root.user
         return ctx
 
