@@ -248,6 +248,15 @@ class Control:
         self.trust.revoke(tenant, keys, ends)
         await self.push_account(self.trust.tenant_jwt(tenant))
 
+    async def _cut_keys(self, tenant: Tenant, agent: Mapping[str, Any]) -> None:
+        """All keys of an agent, and what they delegated; the agent itself isn't revoked. `agent`: its row."""
+        keys = [key for key in agent["keys"] if key not in agent["revoked"]]
+        async with self._changing_trust():
+            await self._cut(tenant, keys, _ends([agent]))
+            if keys:  # none would mean the whole agent
+                await self._ask(AdmAgent(action="revoke", account=tenant.account, name=str(agent["name"]), revoked=keys))
+            await self._cut_below(tenant, str(agent["name"]))
+
     async def _cut_below(self, tenant: Tenant, name: str) -> list[str]:
         """Names of what keys that were cut had delegated: the gatekeeper refuses it already, now the broker closes it too."""
         fallen = [row async for row in self._family(tenant, name) if row["state"] == "ended"]

@@ -70,8 +70,8 @@ class Projects:
 
     async def member_remove(self, tenant: str, name: str, agent: str, *, message: str, by: str = "") -> dict[str, Any]:
         """End a membership: the gatekeeper refuses the agent there at once, and its credential is replaced by one without the
-        project, so that it follows no feed of it. `creds`: the new file; empty if its own wasn't there to be replaced: then its
-        keys are cut.
+        project, so that it follows no feed of it. `creds`: the new file; empty if its own wasn't there to be replaced, or is one
+        that it was delegated: then its keys are cut.
         """
         owner = self.control.trust.tenant(tenant)
         await self.control._check_projects(owner, [name])
@@ -83,10 +83,9 @@ class Projects:
         try:
             creds = str((await self.control.agent_rotate(tenant, agent))["creds"])
         except Rejected as e:
-            if e.reason not in ("creds_missing", "creds_foreign"):
+            if e.reason not in ("creds_missing", "creds_foreign", "delegated_not_rotated"):
                 raise
-            async with self.control._changing_trust():
-                await self.control._cut(owner, [key for key in shown["keys"] if key not in shown["revoked"]])
+            await self.control._cut_keys(owner, shown)
         return {**done, "agent": agent, "creds": creds}
 
 

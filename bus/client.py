@@ -250,7 +250,7 @@ class MemoryBus:
 
         It shares this agent's context, so nothing that either was served is shed by the other, and ends with this credential. Its
         full name is this agent's, `--`, and `name` (a part of its key if none is given). `ttl` in seconds, an hour unless
-        given. It may delegate on only if `verbs` says so. A user gateway gives its child a `user`, and a context of its own.
+        given. It may delegate on only if `verbs` says so. A user gateway gives its child a `user`: a context for each.
         Its key pair is made here and the seed isn't sent; with `key`, a public one, only that key's holder can use what comes.
         Raises Denied (`delegation_too_wide`, with the dimension as `field`), Conflict, Unavailable, DeadlineExceeded.
         """

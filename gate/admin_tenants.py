@@ -113,6 +113,8 @@ def _lines(t: Tenant, what: str, cursor: int) -> Iterator[tuple[int, Line]]:
 
 def _memory(t: Tenant, row: MemoryRow, now_ms: int) -> Line:
     e, c, s = E.decode_memory(row.meta), t.columns.at, row.seq
+    if c.erased[s]:  # its text may still be in the catalog for a moment
+        row = MemoryRow(s, row.meta, "", (), "", "", "", "", "")
     return {
         "id": t.memory_id(s), "position": s, "project": e.project, "kind": KINDS[e.kind], "content": row.content,
         "scope": SCOPES[e.scope], "scope_id": row.scope_id, "user": e.user, "evidence": list(row.evidence),

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gate.ledger.events import COPIED
+from gate.ledger.events import COPIED, decode_memory, is_plain
 from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms
@@ -73,7 +73,8 @@ class TenantIndex:
         c = tenant.columns
         rows = [row for row in self.catalog.fetch(seqs).values() if row.content]
         for row in rows:
-            self.project(int(c.project[row.seq])).remove(int(c.row[row.seq]), frozenset(terms(row.content)))
+            project, aside = self.project(int(c.project[row.seq])), not is_plain(decode_memory(row.meta))
+            project.remove(int(c.row[row.seq]), frozenset(terms(row.content)), aside=aside)
         if rows:
             self.catalog.erase(rows)
         return len(rows)
@@ -85,10 +86,7 @@ class TenantIndex:
             return False
         writers = {int(tenant.columns.actor[s]) for s in seqs}
         own = any(tenant.agents.all[n].root == ctx.root for n in writers)
-        if not text.forget(seqs, own=own):
-            return False
-        self._recall_echoes(ctx, tenant, text)
-        return True
+        return text.forget(seqs, own=own)
 
     def idle(self) -> None:
         """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
@@ -142,9 +140,10 @@ class TenantIndex:
             text.forget({s}, own=False)
 
     def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> Steps[None]:
-        """After a start: copies that the writer made before must not make the words common that it copied."""
+        """After a start: copies that a family made before must not make the words common that it copied."""
         c = tenant.columns
-        last = np.flatnonzero((c.actor[: c.n] == ctx.root) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
+        family = list(tenant.agents.all[ctx.root].family)
+        last = np.flatnonzero(np.isin(c.actor[: c.n], family) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
         copies = [s for s in last if any(e.kind == COPIED for e in tenant.up.edges_of(s))]
         for start in range(0, len(copies), FETCHED):
             for row in self.catalog.fetch(copies[start : start + FETCHED]).values():

@@ -146,7 +146,8 @@ class Intake:
             raise Refused("read_only")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
-        a, t, q = p.agent, p.tenant, p.tenant.quotas
+        t, q = p.tenant, p.tenant.quotas
+        a = t.agents.payer(p.agent)
         if a.in_flight >= q.agent_in_flight:
             raise too_many("in_flight", "agent", q.agent_in_flight, a.in_flight)
         if t.in_flight >= q.tenant_in_flight:
@@ -174,8 +175,9 @@ class Intake:
             return
         if s.writes_full():
             raise Refused("ledger_full")
-        if p.agent.bytes >= t.quotas.agent_bytes:
-            raise full("bytes", "agent", t.quotas.agent_bytes, p.agent.bytes)
+        kept = t.agents.payer(p.agent).bytes
+        if kept >= t.quotas.agent_bytes:
+            raise full("bytes", "agent", t.quotas.agent_bytes, kept)
         if t.bytes >= t.quotas.tenant_bytes:
             raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
         now_ms = s.now_ms()
@@ -237,7 +239,7 @@ class Intake:
             text_ok(getattr(q, field), field, most)
         more = (q.k if isinstance(q, Query) else len(q.ids)) // READ_UNIT_ITEMS
         if more > 0:
-            self._count("reads_per_second", p.agent.reads, t.reads, min(more, limits.K_MAX // READ_UNIT_ITEMS))
+            self._count("reads_per_second", t.agents.payer(p.agent).reads, t.reads, min(more, limits.K_MAX // READ_UNIT_ITEMS))
         now_ms, as_of_ms = s.now_ms(), time_ms(q.as_of, "as_of")
         if as_of_ms > now_ms:  # it would open what is not valid yet
             raise Refused("time_order", field="as_of")

@@ -49,7 +49,7 @@ from gate.ledger.events import decode_memory
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, has_project, shares_project, visible_rows
+from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.columns import REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -224,10 +224,10 @@ class Operators:
             },
             "written_at": rfc3339(e.ms),
             "sourceless": e.nosrc,
-            "holds": [_code(p, code) for code in e.holds],
+            "holds": [code_here(p, code) for code in e.holds],
             "reasons": list(e.reasons),
             "review": REVIEWS[int(c.review[s])],
-            "compartments": (mine := _compartments(p, e.comp)),
+            "compartments": (mine := labels_here(p, e.comp)),
             "compartments_elsewhere": len(e.comp) - len(mine),
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
@@ -325,7 +325,7 @@ class Operators:
             _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
-        shown = _compartments(p, labels.comp)
+        shown = labels_here(p, labels.comp)
         return ContextAnswer(
             agent=p.key,
             request_id=req.request_id,
@@ -395,17 +395,6 @@ def _checked_selector(selector: list[str]) -> None:
         raise Refused("too_long", field="selector", limit=SELECTOR_MAX)
     for term in selector:
         text_ok(term, "selector", 2_048, 1)
-
-
-def _compartments(p: Principal, labels: Iterable[str]) -> list[str]:
-    """Labels without those of projects elsewhere."""
-    return sorted(x for x in labels if not x.startswith("project:") or has_project(p, x.removeprefix("project:")))
-
-
-def _code(p: Principal, code: str) -> str:
-    """A reason of a hold at write, without the name of a project elsewhere."""
-    label = code.removeprefix("flow_down:")
-    return code if label == code or _compartments(p, [label]) else "flow_down:elsewhere"
 
 
 def _cases_seen(p: Principal, cases: Iterable[bytes]) -> list[str]:

@@ -15,13 +15,14 @@ widens that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bus.delegation import STEWARDS
 from bus.frames import CLASSIFICATIONS, SCOPES
 from bus.limits import NAME_CHARS_MAX
 
@@ -67,9 +68,23 @@ def enter(p: Principal) -> Project:
     return project
 
 
+def roles_of(p: Principal) -> frozenset[str]:
+    """Its role, and those that it works for: a child reads what a role may read only if its parents' roles may too. Gateways and
+    supervisors read nothing themselves, so theirs don't count.
+    """
+    return frozenset({p.role, *(a.role for a in p.agent.links() if a.role not in STEWARDS)})
+
+
 def in_audience(p: Principal, project: Project) -> bool:
     """Whether the project's memories are for this role."""
-    return not project.settings.audience or p.role in project.settings.audience
+    return not project.settings.audience or roles_of(p) <= frozenset(project.settings.audience)
+
+
+def is_reader(p: Principal) -> Callable[[Iterable[frozenset[str]]], bool]:
+    """Whether this principal is in every one of some clauses: by its name or its user, or by all its roles."""
+    names = {f"agent:{p.agent.name}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
+    roles = {f"role:{role}" for role in roles_of(p)}
+    return lambda clauses: all(not clause.isdisjoint(names) or roles <= clause for clause in clauses)
 
 
 def lenders(p: Principal) -> list[Project]:
@@ -102,6 +117,27 @@ def lent(p: Principal, s: int) -> bool:
     return bool(lent_rows(p, np.array([s], np.int32))[0])
 
 
+# --- what may be said of elsewhere ------------------------------------------------------------------------
+def labels_here(p: Principal, labels: Iterable[str]) -> list[str]:
+    """Compartments without those of projects elsewhere."""
+    return sorted(x for x in labels if not x.startswith("project:") or has_project(p, x.removeprefix("project:")))
+
+
+def code_here(p: Principal, code: str) -> str:
+    """A reason of a hold at write, without the name of a project elsewhere."""
+    label = code.removeprefix("flow_down:")
+    return code if label == code or labels_here(p, [label]) else "flow_down:elsewhere"
+
+
+def knows(p: Principal, s: int, now_ms: int) -> bool:
+    """Whether a writer may be told that its text comes from this memory: its own, one that it was itself served, or could be.
+
+    What only another of its delegation family was served counts for the labels, and is not named.
+    """
+    t = p.tenant
+    return t.columns.at.actor[s] == p.agent.number or t.was_served(p.agent, s) or readable(p, s, now_ms)
+
+
 # --- what a verb may reach ------------------------------------------------------------------------------
 def readable(p: Principal, s: int, now_ms: int) -> bool:
     """A memory that it could be served in the request's project, holds and successors set aside."""
@@ -111,10 +147,8 @@ def readable(p: Principal, s: int, now_ms: int) -> bool:
     if home.settings.audience and at.actor[s] != p.agent.number and not in_audience(p, home):
         return False
     clauses = t.readers[at.readers[s]]
-    if clauses:
-        me = {f"agent:{p.agent.name}", f"role:{p.role}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
-        if any(clause.isdisjoint(me) for clause in clauses):
-            return False
+    if clauses and not is_reader(p)(clauses):
+        return False
     own = at.actor[s] == p.agent.number
     if at.scope[s] == USER_SCOPE and not own and t.users[at.user[s]] != p.user_hash:
         return False

@@ -229,7 +229,7 @@ class Shard:
 
     @staticmethod
     def count(p: Principal, by: int) -> None:
-        p.agent.in_flight += by
+        p.tenant.agents.payer(p.agent).in_flight += by
         p.tenant.in_flight += by
 
     def answer_duplicate(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> None:
@@ -254,7 +254,7 @@ class Shard:
             if e.idem_content != content:
                 refuse(Refused("idempotency_conflict", field="idempotency_key"))
                 return
-            receipt = receipt_of(t, seq, e, self.now_ms(), p.key)
+            receipt = receipt_of(p, seq, e, self.now_ms())
             self.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
 
         fetched.add_done_callback(answer)

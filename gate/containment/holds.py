@@ -31,7 +31,7 @@ from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored, noted
 
 from .closure import Closure
-from .notices import Notices
+from .notices import Notices, notices_of
 from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
 from .selection import Sources, find_sources, names_of, resolve, select
 
@@ -132,8 +132,7 @@ class Holds:
             return
         told = t.served_agents(case.members.tolist())
         stored = self._parts_and_seal(p, case, plan_id, why) if case.state == "pending" else []
-        if told:
-            stored.append(Stored(E.NoticeSent(ms=now_ms, case=case.id, kind="recall", agents=[a.id for a in told])))
+        stored += notices_of(case, "recall", told, now_ms)
         await self.shard.sequencer.commit(t, stored)
         self.notices.tell(t, case, "recall")
         self.notices.feed(t, case, "held")
@@ -186,12 +185,7 @@ class Holds:
                 os.urandom(E.SALT_BYTES),
             )
         ]
-        if case.told:
-            stored.append(
-                Stored(
-                    E.NoticeSent(ms=now_ms, case=case.id, kind="released", agents=[t.agents.all[n].id for n in sorted(case.told)])
-                )
-            )
+        stored += notices_of(case, "released", [t.agents.all[n] for n in sorted(case.told)], now_ms)
         await self.shard.sequencer.commit(t, stored)
         self.notices.tell(t, case, "released")
         self.notices.feed(t, case, "released")
@@ -215,12 +209,7 @@ class Holds:
             return
         now_ms, by = self.shard.now_ms(), t.agents.all[case.agent].id
         stored = [Stored(E.CaseReleased(ms=now_ms, case=case.id, agent=by))]
-        if case.told:
-            stored.append(
-                Stored(
-                    E.NoticeSent(ms=now_ms, case=case.id, kind="released", agents=[t.agents.all[n].id for n in sorted(case.told)])
-                )
-            )
+        stored += notices_of(case, "released", [t.agents.all[n] for n in sorted(case.told)], now_ms)
         await self.shard.sequencer.commit(t, stored)
         self.notices.tell(t, case, "released")
         self.notices.feed(t, case, "released")

@@ -131,7 +131,7 @@ class Plans:
             contexts_exposed=exposed,
             agents_to_tell=names_of(p, told),
             told_elsewhere=len(told) - len(names_of(p, told)),
-            reads_lost=sum(t.served_to[s].bit_count() for s in nodes),
+            reads_lost=sum(map(t.served_to.count, nodes)),
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,
             next=req.cursor + PAGE_ITEMS_MAX if req.cursor + PAGE_ITEMS_MAX < len(seen) else None,

@@ -160,8 +160,8 @@ class LexicalIndex:
             self._sums = np.zeros(max(self._n, 2 * len(self._sums)), np.float32)
             self._last = np.zeros(len(self._sums), np.int32)
 
-    def remove(self, row: int, terms_of: Iterable[str]) -> None:
-        """Forget a row; its number stays. `terms_of`: what it was added with. Removing twice is allowed."""
+    def remove(self, row: int, terms_of: Iterable[str], *, aside: bool = False) -> None:
+        """Forget a row; its number stays. `terms_of`, `aside`: what it was added with. Removing twice is allowed."""
         for term in set(terms_of):
             rows = self._postings.get(term)
             if rows is None:
@@ -169,6 +169,10 @@ class LexicalIndex:
             at = bisect_left(rows, row)
             if at < len(rows) and rows[at] == row:
                 del rows[at]
+                if aside:
+                    self._aside[term] -= 1
+                    if not self._aside[term]:
+                        del self._aside[term]
             if not rows:
                 del self._postings[term]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bus.frames import CLASSIFICATIONS, KINDS, ORIGINS, SCOPES, TASK_STATES
 from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import DIM, ProjectVectors
-from gate.rights import lenders, lent_by
+from gate.rights import is_reader, lenders, lent_by
 from gate.state.columns import NEVER_MS, Columns
 from gate.state.projects import Project
 from gate.state.succession import next_change, superseded
@@ -65,9 +65,9 @@ class ProjectIndex:
         self.vectors.add(vectors)
         self.n = need
 
-    def remove(self, row: int, terms_of: frozenset[str]) -> None:
-        """Forget what a row says; it keeps its place. `terms_of`: what it was added with."""
-        self.lexical.remove(row, terms_of)
+    def remove(self, row: int, terms_of: frozenset[str], *, aside: bool = False) -> None:
+        """Forget what a row says; it keeps its place. `terms_of`, `aside`: what it was added with."""
+        self.lexical.remove(row, terms_of, aside=aside)
         self.vectors.remove(np.array([row], np.int32))
 
 
@@ -150,11 +150,7 @@ def _users_ok(t: Tenant, c: Columns, seqs: Seqs, a: Ask) -> Mask:
 
 def readers_ok(t: Tenant, a: Ask) -> Mask:
     """For each interned set of clauses, whether the principal matches every clause."""
-    p = a.principal
-    me = {f"agent:{p.agent.name}", f"role:{p.role}"} | ({f"user:{p.user_hash}"} if p.user_hash else set())
-    return np.fromiter(
-        (all(not clause.isdisjoint(me) for clause in clauses) for clauses in t.readers.values), np.bool_, len(t.readers)
-    )
+    return np.fromiter(map(is_reader(a.principal), t.readers.values), np.bool_, len(t.readers))
 
 
 def _filter(t: Tenant, c: Columns, seqs: Seqs, key: str, values: frozenset[str]) -> Mask:

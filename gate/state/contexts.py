@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -61,13 +62,14 @@ OWN, PLAIN, SPECIAL = range(3)  # in this order they fall out of the window: an 
 
 class Context:
     __slots__ = (
-        "_lanes", "epoch", "exposed", "fallen_cls", "fallen_comp", "fresh", "id", "labels", "last_read_ms", "recalls", "root",
-        "served", "user",
+        "_lanes", "epoch", "exposed", "fallen_cls", "fallen_comp", "family", "fresh", "id", "labels", "last_read_ms", "recalls",
+        "root", "served", "user",
     )  # fmt: skip
 
-    def __init__(self, id_: bytes, root: int) -> None:
+    def __init__(self, id_: bytes, root: int, family: AbstractSet[int] = frozenset()) -> None:
         self.id = id_
         self.root = root  # agent number of the root of the chain
+        self.family = family or {root}  # numbers of all whose context it is
         self.user = ""  # keyed hash of the one user for whom anything was ever asked in it
         self.epoch = 0
         self.recalls = 0
@@ -163,7 +165,7 @@ class Context:
         if again:
             served.move_to_end(seq)  # never away for a moment: the index thread would miss a copy of it
         special = at.cls[seq] == RESTRICTED or at.user[seq] != 0
-        lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] == self.root and at.origin[seq] else PLAIN]
+        lane = self._lanes[SPECIAL if special else OWN if at.actor[seq] in self.family and at.origin[seq] else PLAIN]
         lane[seq] = None
         if again:
             lane.move_to_end(seq)

@@ -14,7 +14,7 @@ from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
 
 from .seats import Seats
 
-OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children each begin a context: one user in each
+OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children begin a context for each user
 
 
 class Bounds(NamedTuple):
@@ -45,10 +45,11 @@ class Agent:
     bounds: Bounds | None = None  # of a delegated one
     expires_ms: int = 0  # 0 = its credentials alone say when
     user: str = ""  # keyed hash of the one user that it speaks for
+    family: set[int] = field(default_factory=set)  # numbers of all that ever shared its context: one set for them all
     children: list[Agent] = field(default_factory=list)  # but for those that were over when the last one came
     revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
-    held: int = 0  # how many of its memories are held now
+    held: int = 0  # how many of its memories are held now; of the root of a chain those of all in it count too
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
     in_flight: int = 0
@@ -104,6 +105,15 @@ class Agents:
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
+        self._first: dict[tuple[int, str], int] = {}  # (user gateway, user) → its first session, whose context all have
+
+    def payer(self, agent: Agent) -> Agent:
+        """Whose quotas it uses up: those of the root of its chain, or an agent would multiply its own by delegating."""
+        return self.all[agent.root]
+
+    def counted(self, agent: Agent) -> tuple[Agent, ...]:
+        """Whom its memories count for: itself, and who pays."""
+        return (agent,) if agent.root == agent.number else (agent, self.all[agent.root])
 
     def issue(self, e: AgentIssued) -> Agent:
         """Apply agent_issued: a new agent, or (known id) a new key and projects of the same one."""
@@ -119,12 +129,17 @@ class Agents:
         return agent
 
     def delegate(self, e: AgentDelegated) -> Agent:
-        """Apply agent_delegated: a child shares the context of its parent, but a user gateway's begins one of its own."""
+        """Apply agent_delegated: a child shares the context of its parent, but a user gateway's that of its user's other
+        sessions: a new session must not shed what the one before was served.
+        """
         parent = self.by_id[e.parent]
         agent = self._added(Agent(len(self.all), e.agent, e.name, e.role, [e.key], tuple(e.projects), e.person))
         agent.parent, agent.via, agent.chain = parent, e.via, (*parent.chain, parent.id)
-        if parent.role != OWN_CONTEXT_FOR:
-            agent.root = parent.root
+        own = parent.role == OWN_CONTEXT_FOR
+        agent.root = self._first.setdefault((parent.number, e.user), agent.number) if own else parent.root
+        if agent.root != agent.number:
+            agent.family = self.all[agent.root].family
+            agent.family.add(agent.number)
         agent.expires_ms, agent.user = e.expires, e.user
         projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
         agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)
@@ -138,7 +153,7 @@ class Agents:
         return self._sets.setdefault(names, names)
 
     def _added(self, agent: Agent) -> Agent:
-        agent.root = agent.number
+        agent.root, agent.family = agent.number, {agent.number}
         self.all.append(agent)
         self.by_id[agent.id] = self.by_name[agent.name] = agent
         return agent

@@ -31,6 +31,7 @@ from .interned import Interned
 from .principals import Agent, Agents
 from .projects import Project
 from .seats import SHARED
+from .served import ServedTo
 from .succession import successor
 
 Clauses = tuple[frozenset[str], ...]
@@ -70,7 +71,7 @@ class Tenant:
         self.blocks = Blocks()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
-        self.served_to: list[int] = [0]  # by tenant_seq: bit mask of agent numbers that were ever served it
+        self.served_to = ServedTo()
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
         self.policy = 0
@@ -131,7 +132,7 @@ class Tenant:
         root = self.agents.all[agent.root]
         ctx = self.contexts.get(root.id)
         if ctx is None:
-            ctx = self.contexts[root.id] = Context(root.id, root.number)
+            ctx = self.contexts[root.id] = Context(root.id, root.number, root.family)
             ctx.user = root.user
         return ctx
 
@@ -176,7 +177,8 @@ class Tenant:
         match event:
             case E.MemoryWritten():
                 self._memory(seq, event)
-                self.agents.by_id[event.agent].bytes += weight
+                for agent in self.agents.counted(self.agents.by_id[event.agent]):
+                    agent.bytes += weight
                 self.columns.at.body[seq] = body
             case E.MemoryReviewed():
                 self._reviewed(seq, event)
@@ -236,7 +238,7 @@ class Tenant:
         c.reserve(seq + 1)
         c.n = seq + 1
         self.ids.append(b"")
-        self.served_to.append(0)
+        self.served_to.extend()
 
     def _project(self, e: E.ProjectChanged, why: str) -> None:
         project = self.projects.get(e.name)
@@ -289,12 +291,12 @@ class Tenant:
         if e.holds:
             c.review[s] = REVIEW_PENDING
             held += 1
-            agent.review += 1
-            self.review_total += 1
+            self._count_review(agent, 1)
         if held:
             c.held[s] = held
-            agent.held += 1
             self.held_total += 1
+            for one in self.agents.counted(agent):
+                one.held += 1
         if held or e.supersedes:
             self.facts += 1
         ctx = self.contexts.get(e.ctx)
@@ -314,8 +316,7 @@ class Tenant:
         c.review[s] = now
         self.reviewed_at[s] = seq
         if was == REVIEW_PENDING:
-            self.agents.all[int(c.actor[s])].review -= 1
-            self.review_total -= 1
+            self._count_review(self.agents.all[int(c.actor[s])], -1)
         if was in (REVIEW_PENDING, REVIEW_REJECTED) and now == REVIEW_ACCEPTED:
             self._drop_holds(np.array([s], np.int32))
         elif was == REVIEW_ACCEPTED and now == REVIEW_REJECTED:
@@ -339,7 +340,13 @@ class Tenant:
         self.held_total += by * len(members)
         actors, counts = np.unique(self.columns.actor[members], return_counts=True)
         for actor, n in zip(actors.tolist(), counts.tolist(), strict=True):
-            self.agents.all[actor].held += by * n
+            for agent in self.agents.counted(self.agents.all[actor]):
+                agent.held += by * n
+
+    def _count_review(self, agent: Agent, by: int) -> None:
+        self.review_total += by
+        for one in self.agents.counted(agent):
+            one.review += by
 
     def expose(self, case: CaseState) -> None:
         """Mark every context that was served a member (within its window)."""
@@ -421,7 +428,8 @@ class Tenant:
         """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""
         at = self.columns.at
         self.bytes -= at.body[seq]
-        self.agents.all[at.actor[seq]].bytes -= at.body[seq]
+        for agent in self.agents.counted(self.agents.all[at.actor[seq]]):
+            agent.bytes -= at.body[seq]
         at.body[seq] = 0
 
     # --- READS ------------------------------------------------------------------------------------
@@ -430,10 +438,10 @@ class Tenant:
         ctx.exposed |= {case.id for case in self.cases_of(seqs)}
 
     def note_served(self, agent: Agent, seqs: Iterable[int]) -> None:
-        bit = 1 << agent.number
-        served_to = self.served_to
-        for s in seqs:
-            served_to[s] |= bit
+        self.served_to.note(agent.number, seqs)
+
+    def was_served(self, agent: Agent, seq: int) -> bool:
+        return self.served_to.has(agent.number, seq)
 
     def replay_read(self, record: E.AnyRecord) -> None:
         """Apply a READS record to the context it belongs to, or what the audit noted of a key."""
@@ -454,15 +462,7 @@ class Tenant:
 
     def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
         """Agents that were ever served any of `seqs`, in order of number."""
-        mask = 0
-        for s in seqs:
-            mask |= self.served_to[s]
-        out = []
-        while mask:
-            low = mask & -mask
-            out.append(self.agents.all[low.bit_length() - 1])
-            mask ^= low
-        return out
+        return [self.agents.all[number] for number in self.served_to.agents(seqs)]
 
 
 def noted_from_outside(role: str, claimed: int) -> bool:

@@ -205,7 +205,8 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
 
 def _room(p: Principal, *, held: bool, review: bool) -> None:
     """Refuse what would be one held, or one to review, too many."""
-    a, t, q = p.agent, p.tenant, p.tenant.quotas
+    t, q = p.tenant, p.tenant.quotas
+    a = t.agents.payer(p.agent)
     if review and a.review >= q.agent_review:
         raise full("review", "agent", q.agent_review, a.review)
     if review and t.review_total >= q.tenant_review:

@@ -266,12 +266,13 @@ class ContextText:
         """Memories that were erased: nothing of their texts stays here; whether anything of them could be.
 
         `own`: the writer wrote one of them itself. Its own words aren't kept by memory, so all of them go: until it writes again
-        nothing explains a word, which finds more copies, never fewer.
+        nothing explains a word, which finds more copies, never fewer. How often it repeated a word stays for words that it was
+        served elsewhere too: else its own copies would make them common, and its next ones unseen.
         """
         gone = self.texts.keys() & set(seqs)
         if not gone and not own:
             return False
-        texts, special, taken = self.texts, self.special, self._taken
+        texts, special, taken, echoed = self.texts, self.special, self._taken, self._echoed
         was = (self._own, self._own_runs)
         self._clear()
         if not own:
@@ -280,6 +281,7 @@ class ContextText:
         for seq, text in texts.items():
             if seq not in gone:
                 self._keep(seq, text, seq in special)
+        self._echoed = {t: n for t, n in echoed.items() if t in self._having}
         return True
 
     def nearest(self, vectors: Vector) -> list[dict[int, float]]:

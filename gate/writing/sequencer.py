@@ -23,12 +23,14 @@ from bus import frames
 from bus.frames import CLASSIFICATIONS, ORIGINS, FeedKind, Receipt, Redaction
 from gate import ids
 from gate.config import BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX, EVENT_BYTES_MAX
+from gate.identify import Principal
 from gate.index_state import NewMemory
 from gate.ledger import events as E
 from gate.ledger.block import body_hash, event_bytes
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.projections.catalog import MemoryRow
 from gate.refusals import Refused
+from gate.rights import code_here, knows
 from gate.state.succession import successor
 from gate.state.tenant import Tenant
 
@@ -289,7 +291,7 @@ class Sequencer:
                 assert w.event is not None
                 if w.idem:
                     self.pending.pop((account, w.idem), None)
-                receipt = receipt_of(t, w.seq, w.event, s.now_ms(), w.principal.key, w.request_id)
+                receipt = receipt_of(w.principal, w.seq, w.event, s.now_ms(), w.request_id)
                 s.send(w.reply, frames.encode(receipt))
                 for reply, request_id in w.also:
                     s.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
@@ -359,13 +361,16 @@ def _new_memory(t: Tenant, w: Write) -> NewMemory:
     return NewMemory(row, t.projects[w.principal.project].number, w.terms, w.text.vector, not E.is_plain(w.event))
 
 
-def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str, request_id: str = "") -> Receipt:
-    """The receipt of a stored memory for the holder of `key`, with its state as of now."""
+def receipt_of(p: Principal, seq: int, e: E.MemoryWritten, now_ms: int, request_id: str = "") -> Receipt:
+    """The receipt of a stored memory for its writer, with its state as of now. Names nothing from elsewhere."""
+    t = p.tenant
     agent = t.agents.by_id[e.agent]
-    reasons = [*e.holds, *e.reasons] or ["within_policy"]
+    parents = [x.parent for x in e.edges if x.kind == E.DECLARED or knows(p, x.parent, now_ms)]
+    heard = {f"flow_down:project:{t.project_names[t.columns.at.project[s]]}" for s in parents}
+    reasons = [*dict.fromkeys(x if x in heard else code_here(p, x) for x in e.holds), *e.reasons] or ["within_policy"]
     return Receipt(
         request_id=request_id,
-        agent=key,
+        agent=p.key,
         project=e.project,
         id=ids.text("mem_", e.id),
         state=t.current(seq, now_ms),
@@ -377,7 +382,7 @@ def receipt_of(t: Tenant, seq: int, e: E.MemoryWritten, now_ms: int, key: str, r
         actor=agent.actor(e.key),
         reasons=reasons,
         redactions=[Redaction(type=str(kind), start=int(a), end=int(b)) for kind, a, b in e.red],
-        parents=[t.memory_id(x.parent) for x in e.edges],
+        parents=[t.memory_id(s) for s in parents],
         position=seq,
     )
 

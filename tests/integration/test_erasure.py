@@ -123,6 +123,19 @@ def test_an_erased_text_is_in_no_byte_under_the_home(world: World) -> None:
     asyncio.run(scenario())
 
 
+def test_questions_with_a_word_of_an_erased_restricted_memory_are_answered_as_before(world: World) -> None:
+    async def scenario() -> None:
+        await world.add("secretive", "p1", see=("public", "internal", "restricted"))
+        async with world.agent("secretive") as writer, world.agent("r") as reader, desks(world) as d:
+            open_ = await writer.write("The harbour master of Zirconium Bay wears a coat")
+            secrets = [await writer.write(f"Zirconium {what} in the harbour", classification="restricted") for what in ("a", "b")]
+            await d.kim.erase([secrets[0].id], "asked for")
+            assert (await reader.query("zirconium harbour")).ids[0] == open_.id
+            assert {secrets[1].id, open_.id} <= set((await writer.query("zirconium")).ids)
+
+    asyncio.run(scenario())
+
+
 def test_erasing_again_in_a_block_that_was_stripped_leaves_nothing_of_it_either(world: World) -> None:
     marks = [f"plimsoll-{i}-gantry" for i in range(4)]
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, contextmanager
 
 import pytest
 
+import bus
 from broker_config import supervisor
 from bus.errors import Denied
 from bus.frames import Receipt
@@ -119,6 +120,28 @@ def test_a_copy_written_again_and_again_stays_a_copy(world: World) -> None:
             assert_tainted(copy, source)
         async with world.desk() as desk:
             assert {c.id for c in copies} <= {m.id for m in (await desk.plan(source)).members}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_child_that_copied_often_copies_still_after_a_kill(world: World) -> None:
+    """In other words, so that only rare ones show it: its own copies, read again at the start, must not have made them common."""
+
+    async def scenario() -> None:
+        source = await document(world, "periscope", "The zircon periscope of Umbrella Quay")
+        async with served(world, "chief-of-copies", source, "where is the zircon periscope?") as memory:
+            child = await memory.delegate("kid")
+
+        async def copies(n: int) -> list[Receipt]:
+            async with bus.connect(world.home.url, child.creds, project="p1") as memory:
+                said = "quay of my zircon idea, and an umbrella too, later in may a periscope"
+                return [await memory.write(f"{i}: {said} x{i * 7919}") for i in range(n)]
+
+        before = await copies(150)
+        await world.restart_gatekeeper()
+        for copy in (before[-1], *await copies(2)):
+            assert_tainted(copy, source)
 
     asyncio.run(scenario())
 

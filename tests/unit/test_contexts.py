@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +80,23 @@ def test_an_agents_own_texts_push_out_nobody_elses_and_restricted_ones_go_last_a
     e = decide(story.draft(reader), "", story.ms)
     assert (e.class_, set(e.comp)) == (2, {"project:p1", "user:usr_x"})
     assert "flow_down:user:usr_x" in e.holds
+
+
+def test_nor_do_the_texts_of_a_child() -> None:
+    """Its parent's head is its own: it must not empty that by reading back what it wrote."""
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    plain = story.memory(writer)
+    story.serve(reader, plain)
+    story.apply(
+        E.AgentDelegated(
+            ms=story.ms, agent=b"child".ljust(16), name="child", key="Uchild", role="agent", projects=["p1"],
+            parent=reader.agent.id, via=reader.key, expires=story.ms + 1_000,
+        )
+    )  # fmt: skip
+    child = replace(reader, agent=story.t.agents.by_name["child"], key="Uchild")
+    story.serve(child, *[story.memory(child) for _ in range(CONTEXT_WINDOW_IDS + 10)])
+    assert plain in story.context(reader).served
 
 
 def test_users_that_fell_out_of_the_window_are_many_and_no_longer_list() -> None:

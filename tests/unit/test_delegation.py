@@ -138,10 +138,12 @@ def test_a_request_is_its_parents_word_for_word() -> None:
 
 
 # --- what the ledger says of a family -----------------------------------------------------------------------
-def _child(story: Story, name: str, parent: str, via: str = "", expires: int = 60_000, role: str = "agent") -> E.AgentDelegated:
+def _child(
+    story: Story, name: str, parent: str, via: str = "", expires: int = 60_000, role: str = "agent", user: str = ""
+) -> E.AgentDelegated:
     event = E.AgentDelegated(
         ms=story.ms, agent=name.encode().ljust(16), name=name, key=f"U{name}", role=role,
-        parent=story.t.agents.by_name[parent].id, via=via or f"U{parent}", projects=["p1"], expires=story.ms + expires,
+        parent=story.t.agents.by_name[parent].id, via=via or f"U{parent}", projects=["p1"], expires=story.ms + expires, user=user,
     )  # fmt: skip
     story.apply(event)
     return event
@@ -183,17 +185,18 @@ def test_a_child_is_over_at_its_time() -> None:
     assert [kid.stands("Ukid", story.ms + ms) for ms in (0, 999, 1_000)] == [True, True, False]
 
 
-def test_a_gateways_children_have_a_context_each_and_others_share_their_roots() -> None:
+def test_a_gateways_users_have_a_context_each_and_others_share_their_roots() -> None:
     story = Story()
     story.agent("gateway", role="user_gateway")
     story.agent("boss", role="supervisor")
-    for name, parent, role in (("s1", "gateway", "user_session"), ("s2", "gateway", "user_session"), ("h", "s1", "agent")):
-        _child(story, name, parent, role=role)
+    for name, user in (("s1", "ann"), ("s2", "bob"), ("again", "ann")):
+        _child(story, name, "gateway", role="user_session", user=user)
+    _child(story, "h", "s1", user="ann")
     _child(story, "w1", "boss")
     _child(story, "w2", "boss")
     t, agents = story.t, story.t.agents.by_name
-    contexts = {n: t.context_of(agents[n]) for n in ("gateway", "s1", "s2", "h", "boss", "w1", "w2")}
-    assert contexts["s1"] is contexts["h"]
+    contexts = {n: t.context_of(agents[n]) for n in ("gateway", "s1", "s2", "again", "h", "boss", "w1", "w2")}
+    assert contexts["s1"] is contexts["h"] is contexts["again"]
     assert len({id(contexts[n]) for n in ("gateway", "s1", "s2")}) == 3
     assert contexts["boss"] is contexts["w1"] is contexts["w2"]
     assert agents["h"].chain == (agents["gateway"].id, agents["s1"].id)

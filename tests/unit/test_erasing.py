@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gate.admin_tenants import _memory as exported
 from gate.ledger import events as E
 from gate.ledger.members import pack_members
 from gate.projections.catalog import Catalog, MemoryRow
@@ -42,6 +44,20 @@ def test_a_removed_row_is_found_by_no_term_and_its_neighbours_are_found_as_befor
     assert index.df(terms("heron")[0]) == 1
     index.add([terms("a heron again")])
     assert sorted(index.search(terms("heron"), 9)[0].tolist()) == [0, 3], "numbers of rows go on"
+
+
+def test_a_removed_row_that_stood_aside_counts_there_no_more() -> None:
+    texts = ["heron and zirconium", "zirconium and a crane", "a crane stands", "a heron stands"]
+    index, never = LexicalIndex(), LexicalIndex()
+    index.add([terms(text) for text in texts], aside=[0, 1])
+    for _ in range(2):
+        index.remove(0, terms(texts[0]), aside=True)
+    never.add([[], *(terms(text) for text in texts[1:])], aside=[0, 1])
+    for question in ("zirconium", "heron", "zirconium and the crane"):
+        said, wanted = index.search(terms(question), 9), never.search(terms(question), 9)
+        assert (said[0].tolist(), said[1].tolist()) == (wanted[0].tolist(), wanted[1].tolist()), question
+    index.remove(1, terms(texts[1]), aside=True)
+    assert not index._aside
 
 
 def test_a_term_that_only_the_removed_row_had_is_gone_as_a_key_too() -> None:
@@ -132,6 +148,19 @@ def test_a_window_forgets_an_erased_text_and_still_knows_copies_of_the_others() 
     assert not text.forget({5}, own=False), "nothing is left to forget"
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_the_copies_of_a_window_that_forgot_something_are_seen_however_many_there_are(own: bool) -> None:
+    """Each copy makes its words more frequent in the project; that those were this writer's is not forgotten."""
+    text, copies, served = window(), 150, {6: Mark(1, 0, b"", b"")}
+    for i in range(copies):
+        text.wrote(text_of(f"{OTHER} {i}", vector(7)))
+    assert text.forget({5}, own=own)
+    paraphrase = " and then ".join(reversed(OTHER.split()))
+    found = text.evidence(text_of(paraphrase, vector(9)), served, lambda term: 1 + copies, 2 * copies, 0, b"", b"")
+    assert {pair.parent for pair in found.copied} == {6}
+    assert "4471-9983" not in kept(text)
+
+
 def test_what_a_writer_wrote_itself_is_forgotten_with_its_own_words() -> None:
     text = window()
     text.wrote(text_of("my own remark on zeppelins over Trondheim", vector(7)))
@@ -139,6 +168,22 @@ def test_what_a_writer_wrote_itself_is_forgotten_with_its_own_words() -> None:
     assert text.forget({9}, own=True)
     assert "zeppelin" not in kept(text)
     assert copied(text, OTHER) == {6}
+
+
+# --- exports ------------------------------------------------------------------------------------------
+def test_an_export_has_no_text_that_is_erased_though_the_catalog_has_it_still() -> None:
+    """Stores forget after the event; an export that was made in between would keep the text for ever."""
+    story = Story()
+    writer, boss = story.agent("writer"), story.agent("boss", "operator")
+    event = story.written(writer)
+    s = story.apply(event)
+    kept = MemoryRow(s, E.encode(event), "secret", ("mail:secret",), "secret", "secret", "secret", "secret", "secret")
+    fields = ("content", "evidence", "run", "task", "session", "trace_id", "scope_id")
+    assert all(exported(story.t, kept, story.ms)[name] for name in fields)
+    [(count, deltas)] = pack_members(np.array([s], np.int32))
+    story.apply(E.MemoryErased(ms=story.ms, erasure=b"e" * 16, agent=boss.agent.id, count=count, deltas=deltas))
+    line = exported(story.t, kept, story.ms)
+    assert (line["state"], *(line[name] for name in fields)) == ("erased", "", [], "", "", "", "", "")
 
 
 # --- where it lies ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
 from gate.refusals import Refused
+from gate.state.principals import Agent
 from gate.writing import sequencer
 
 from .small_shard import SmallShard, while_running
@@ -235,5 +236,24 @@ def test_members_of_a_case_are_shown_with_their_hops_and_whether_they_are_mixed(
         released = await shard.operators.answer(room.ops, Release(case=case.case, message="fine"))
         assert isinstance(released, Case)
         assert released.members[2].hops == 2
+
+    run(scenario)
+
+
+def test_a_memory_that_more_agents_were_served_than_one_event_can_name_is_held_and_released() -> None:
+    """A gateway makes that many sessions in half an hour. Refused as too large, its hold would be gone with the next start."""
+    sessions = 40_000
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        t = room.story.t
+        for _ in range(sessions):
+            number = len(t.agents.all)
+            t.agents._added(Agent(number, number.to_bytes(16), f"s{number}", "user_session", [f"U{number}"], ("p",)))
+            t.served_to.note(number, [room.root])
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        state = t.cases[next(iter(t.cases))]
+        assert (case.state, len(state.told)) == ("open", sessions + 1)
+        assert (await shard.operators.answer(room.ops, Release(case=case.case, message="fine"))).state == "released"  # type: ignore[attr-defined]
+        assert t.columns.at.held[room.root] == 0
 
     run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 import bus
 import bus.testing
 from bus.errors import ConfigError, Unavailable
+from gate.identify import Principal
+from gate.ledger import events as E
 from gate.quotas import (
     AGENT_WRITES,
     DEFAULT,
@@ -23,6 +26,11 @@ from gate.quotas import (
     Quotas,
     quotas,
 )
+from gate.refusals import Refused
+from gate.writing.decide import decide
+from gate.writing.screen import Screening
+
+from .story import Story
 
 QUICK = bus.Timing(request_s=0.3, deadline_s=0.3)
 NOBODY = "mem_00000000000000000000000001"
@@ -184,3 +192,45 @@ def test_a_key_with_too_many_refusals_waiting_is_not_heard_until_they_have_left(
     assert patience.dropped == 1
     loop.calls[0]()
     assert not patience.spent("flooder")
+
+
+# --- families -----------------------------------------------------------------------------------------------
+def delegated(story: Story, by: Principal, user: str = "") -> Principal:
+    """A child of `by`: an agent, or of a gateway a session."""
+    role, number = ("user_session" if by.role == "user_gateway" else "agent"), len(story.t.agents.all)
+    key, name = f"U{number}", f"{by.agent.name}--{number}"
+    story.apply(
+        E.AgentDelegated(
+            ms=story.ms, agent=number.to_bytes(16), name=name, key=key, role=role, parent=by.agent.id, via=by.key,
+            projects=["p1"], verbs=["write"], expires=story.ms + 60_000, user=user,
+        )
+    )  # fmt: skip
+    return replace(by, agent=story.t.agents.by_name[name], key=key)
+
+
+def test_what_an_agent_delegated_uses_up_its_quotas_not_quotas_of_its_own() -> None:
+    story = Story()
+    chief, boss = story.agent("chief"), story.agent("boss", "operator")
+    child = delegated(story, chief)
+    story.t.quotas = Quotas(agent_review=2, agent_held=3)
+    held = [story.memory(by, holds=["screen"]) for by in (child, chief)]
+    for by in (chief, child):
+        with pytest.raises(Refused) as refused:
+            decide(story.draft(by, screening=Screening(1000, ("instructions",))), "", story.ms)
+        assert (refused.value.code, refused.value.field, refused.value.detail["used"]) == ("quota_full", "review", 2)
+    case = story.case(boss, *held, story.memory(child))
+    assert (chief.agent.held, child.agent.held, chief.agent.review, child.agent.review) == (3, 2, 2, 1)
+    story.release(boss, case)
+    for s in held:
+        story.apply(E.MemoryReviewed(ms=story.ms, memory=s, verdict="accept", agent=boss.agent.id))
+    assert (chief.agent.held, child.agent.held, chief.agent.review, child.agent.review) == (0, 0, 0, 0)
+    assert decide(story.draft(child, screening=Screening(1000, ("instructions",))), "", story.ms).holds
+
+
+def test_a_gateways_users_pay_for_their_sessions_and_their_helpers() -> None:
+    story = Story()
+    gateway = story.agent("gateway", "user_gateway")
+    session, other = delegated(story, gateway, "ann"), delegated(story, gateway, "bob")
+    helper = delegated(story, session)
+    payer = story.t.agents.payer
+    assert [payer(p.agent) for p in (session, helper, other)] == [session.agent, session.agent, other.agent]

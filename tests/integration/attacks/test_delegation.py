@@ -22,6 +22,7 @@ from bus.frames import Delegate, Sign, Signed, encode
 from bus.identity import Credential, Keypair, creds_text, encode_jwt, keypair, parse_creds
 from bus.subjects import sign
 
+from ..scenes import add_project
 from ..world import until
 from .arena import KEEP, OURS, SIEGE, THEIRS, Arena, Peer, ids
 
@@ -591,5 +592,63 @@ def test_a_supervisor_delegates_and_closes_contexts_and_reads_nothing(arena: Are
         close = {"type": "context", "agent": worker.credential.name, "action": "close", "message": "started anew"}
         closed = await boss.operate("context", close)
         assert (closed["closed"], closed["root"], closed["epoch"]) == (True, boss.credential.name, 1)
+
+    arena.run(attack())
+
+
+def test_a_users_next_session_washes_nothing_and_another_users_carries_nothing(arena: Arena) -> None:
+    async def attack() -> None:
+        source, text = await planted(arena)
+        gateway = await parent(arena, role="user_gateway")
+        first, bob = await delegated(arena, gateway, user="ann"), await delegated(arena, gateway, user="bob")
+        assert source in ids(await first.query(text))
+        after = await delegated(arena, gateway, user="ann")
+        assert await tainted(after, source, text)
+        assert (await after.write("The kettle of the lodge is on"))["trust_floor"] <= EXTERNAL
+        assert (await bob.write("The kettle of the inn is on"))["trust_floor"] > EXTERNAL
+        other = await parent(arena, role="user_gateway")
+        assert (await (await delegated(arena, other, user="ann")).write("The kettle of the hut is on"))["trust_floor"] > EXTERNAL
+
+    arena.run(attack())
+
+
+@pytest.mark.parametrize("closed_to_sessions", ["audience", "readers"])
+def test_a_sessions_child_reads_nothing_that_is_for_agents_alone(arena: Arena, closed_to_sessions: str) -> None:
+    async def attack() -> None:
+        room = f"vault-{next(_fresh)}"
+        await add_project(arena.world, room, **({"audience": ["agent"]} if closed_to_sessions == "audience" else {}))
+        both = (room, SIEGE)
+        writer, gateway = await parent(arena, projects=both), await parent(arena, projects=both, role="user_gateway")
+        readers = [["role:agent"]] if closed_to_sessions == "readers" else None
+        said = await writer.write("The vault of Kelp stands open at noon", room, readers=readers)
+        session = await delegated(arena, gateway, user="ann", verbs=["query", "get", "delegate"])
+        helper = await delegated(arena, session, verbs=["query", "get"])
+        for peer in (session, helper):
+            for verb, frame in (("query", {"text": "vault of Kelp"}), ("get", {"ids": [said["id"]]})):
+                answer = await peer.ask(verb, {"type": verb, **frame}, room)
+                told = answer.get("reason"), answer.get("admitted"), answer.get("withheld")
+                assert told == (("not_in_audience", None, None) if closed_to_sessions == "audience" else (None, [], {}))
+        child = await delegated(arena, writer, verbs=["query"])
+        assert ids(await child.query("vault of Kelp", room)) == [said["id"]]
+
+    arena.run(attack())
+
+
+def test_a_child_is_not_told_what_only_its_parent_was_served(arena: Arena) -> None:
+    """Its text is held for what it repeats, and says neither which memory nor which project that is, at a retry neither."""
+
+    async def attack() -> None:
+        text = f"Operation Nightjar {next(_fresh)} begins on the ninth of October at Lundy"
+        secret = await arena["keeper"].write(text, KEEP, classification="restricted")
+        chief = await parent(arena, projects=(SIEGE, KEEP), see=("public", "internal", "restricted"))
+        child = await delegated(arena, chief, projects=[SIEGE], clearance="public", verbs=["write", "query"])
+        assert secret["id"] in ids(await chief.query(text, KEEP))
+        for _ in range(2):
+            told = await child.write(f"I guess: {text}", idempotency_key="guess")
+            assert (told["state"], told["parents"]) == ("held", [])
+            assert told["reasons"][0] == "flow_down:elsewhere"
+            assert not {KEEP, f"flow_down:project:{KEEP}", secret["id"]} & {*told["reasons"], *told["parents"]}
+        own = await chief.write(f"I know: {text}")
+        assert (own["parents"], own["reasons"][0]) == ([secret["id"]], f"flow_down:project:{KEEP}")
 
     arena.run(attack())

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from nats.errors import Error as NatsError
 
+import bus
 from broker_config.control import Control
 from bus import subjects
 from bus.errors import CordonError
@@ -152,6 +153,31 @@ def test_a_member_that_is_removed_is_cut_and_its_new_credential_lacks_the_projec
             assert not await follower.may_subscribe(f"feed.{OURS}.{p.lender}.internal.>")
             assert await follower.may_subscribe(f"feed.{OURS}.{p.borrower}.internal.>")
             await follower.nc.close()
+
+    arena.run(attack())
+
+
+@pytest.mark.parametrize("who", ["a child", "an agent whose credential file is elsewhere"])
+def test_a_member_that_is_removed_and_cannot_be_given_a_new_credential_is_cut_with_its_children(arena: Arena, who: str) -> None:
+    async def attack() -> None:
+        async with pair(arena, shared=False) as p:
+            both = p["both"].credential.name
+            creds = Path(arena.world.creds(both))
+            async with arena.world.agent(both, p.lender) as memory:
+                child = await memory.delegate("kid", verbs=["query", "delegate"])
+            async with bus.connect(arena.world.home.url, child.creds, project=p.lender) as memory:
+                last = await memory.delegate("kid", verbs=["query"])
+            peers = [await arena.join(parse_creds(x.creds)) for x in (child, last)]
+            assert all([await peer.may_subscribe(f"feed.{OURS}.{p.lender}.internal.>") for peer in peers])
+            if who != "a child":
+                creds.rename(creds.with_suffix(".elsewhere"))
+            name = child.name if who == "a child" else both
+            async with Control(arena.world.home) as control:
+                out = await control.projects.member_remove(OURS, p.lender, name, message="left the team")
+            assert (out["creds"], name in out["members"]) == ("", False)
+            for peer in peers:
+                with pytest.raises(NatsError):
+                    await arena.reconnect(peer)
 
     arena.run(attack())
 
