@@ -25,7 +25,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 # Two processes of tests at a time: most of them wait for servers.
-BOTH := $(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
+BOTH := $(MAKE) --no-print-directory -j2
 FAST := $(BIN)/pytest -m 'not slow'
 SLOW := $(BIN)/pytest -m slow --timeout 900
 
