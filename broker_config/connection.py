@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,23 +19,27 @@ from bus.subjects import inbox
 
 @asynccontextmanager
 async def connected(url: str, creds: Path, ca_file: str | None = None) -> AsyncIterator[Client]:
-    """A connection with the credentials in `creds`, closed on exit. `Unavailable` if the broker isn't there or refuses them."""
+    """A connection with the credentials in `creds`, closed on exit. `Unavailable` if the broker isn't there or refuses them.
+
+    Each server has `CONNECT_TIMEOUT_S`: left alone, nats-py tries each sixty times, two seconds apart, before it says so.
+    """
     credential, where = _credential(creds), servers(url, ca_file)
     client = where.client()
     try:
         try:
-            await client.connect(
-                **where.options(credential),
-                inbox_prefix=inbox(credential.key).encode(),
-                connect_timeout=int(CONNECT_TIMEOUT_S),
-                allow_reconnect=False,
-                error_cb=_ignore,
-            )
-        except (NatsError, OSError) as e:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S * len(where.urls)):
+                await client.connect(
+                    **where.options(credential),
+                    inbox_prefix=inbox(credential.key).encode(),
+                    connect_timeout=int(CONNECT_TIMEOUT_S),
+                    allow_reconnect=False,
+                    error_cb=_ignore,
+                )
+        except (NatsError, OSError) as e:  # a TimeoutError is an OSError
             raise Unavailable(
-                f"The broker at {url} can't be reached ({type(e).__name__}).",
+                f"The broker at {where} can't be reached ({type(client.last_error or e).__name__}).",
                 reason="broker_unreachable",
-                advice="Start it with `cordon up`, or see whether its servers run.",
+                advice="See whether its server runs; `cordon up` starts a home's own.",
             ) from None
         yield client
     finally:

@@ -32,7 +32,7 @@ from bus.identity import Keypair, creds_text, keypair, parse_creds, parse_tags
 from bus.limits import REQUEST_TIMEOUT_S
 
 from .connection import connected
-from .control_projects import Projects, no_project
+from .control_projects import Projects, deleted, no_project
 from .control_tenants import Tenants
 from .home import Home, write_private
 from .streams import ensure_streams
@@ -266,8 +266,11 @@ class Control:
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
         rows = _rows(await self._ask(AdmProject(account=tenant.account)), "projects") if projects else []
-        known = [str(p["name"]) for p in rows if p.get("state") != "deleted"]
+        gone = {str(p["name"]) for p in rows if p.get("state") == "deleted"}
+        known = [str(p["name"]) for p in rows if p["name"] not in gone]
         for name in projects:
+            if name in gone:
+                raise deleted(tenant.name, name)
             if name not in known:
                 raise no_project(tenant.name, name, known)
 

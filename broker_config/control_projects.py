@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from bus.errors import ConfigError, Denied, Rejected
+from bus.errors import ConfigError, Conflict, Denied, Rejected
 from bus.frames import AdmProject
 from bus.identity import parse_creds
 from bus.limits import NAME_CHARS_MAX
@@ -71,11 +71,13 @@ class Projects:
     async def member_remove(self, tenant: str, name: str, agent: str, *, message: str, by: str = "") -> dict[str, Any]:
         """End a membership: the gatekeeper refuses the agent there at once, and its credential is replaced by one without the
         project, so that it follows no feed of it. `creds`: the new file; empty if its own wasn't there to be replaced, or is one
-        that it was delegated: then its keys are cut.
+        that it was delegated: then its keys are cut. `Rejected` (not_a_member) for one that never was: a slip must not cut an
+        agent that has no part in this.
         """
         owner = self.control.trust.tenant(tenant)
         await self.control._check_projects(owner, [name])
-        await self.control.agent_show(tenant, agent)
+        if name not in (await self.control.agent_show(tenant, agent))["projects"]:
+            _check_left(agent, await self.show(tenant, name))
         frame = AdmProject(action="leave", account=owner.account, name=name, agent=agent, message=message, by=by)
         done = await self.control._ask(frame)
         shown = await self.control.agent_show(tenant, agent)
@@ -87,6 +89,27 @@ class Projects:
                 raise
             await self.control._cut_keys(owner, shown)
         return {**done, "agent": agent, "creds": creds}
+
+
+def _check_left(agent: str, shown: Mapping[str, Any]) -> None:
+    """Passes for who left this project: its credential is replaced once more, in case the first call was interrupted."""
+    if not any(f"member {agent} removed" in change["what"] for change in shown["changes"]):
+        tenant, name = shown["tenant"], shown["name"]
+        raise Rejected(
+            f"Agent {agent} is no member of {name}: nothing was changed.",
+            reason="not_a_member",
+            field="agent",
+            advice=f"See `cordon project show {tenant} {name}`; `cordon agent rotate {tenant} {agent}` replaces a credential.",
+        )
+
+
+def deleted(tenant: str, name: str) -> Conflict:
+    return Conflict(
+        f"Project {name} of {tenant} was deleted. Its name is not used again.",
+        reason="project_deleted",
+        field="projects",
+        advice=f"See when and why: `cordon project show {tenant} {name}`.",
+    )
 
 
 def no_project(tenant: str, name: str, known: list[str]) -> Rejected:

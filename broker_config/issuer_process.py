@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -34,10 +35,16 @@ log = logging.getLogger(__name__)
 
 
 async def serve(home: Home, where: Servers, shard: int) -> None:
-    """Until SIGTERM or SIGINT."""
-    issuer, creds, stop = Issuer(home, time.time), home.core_creds("issuer"), asyncio.Event()
+    """Until SIGTERM or SIGINT, while it waits for a server too."""
+    signing = asyncio.create_task(_sign(home, where, shard))
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, signing.cancel)
+    with suppress(asyncio.CancelledError):
+        await signing
+
+
+async def _sign(home: Home, where: Servers, shard: int) -> None:
+    issuer, creds = Issuer(home, time.time), home.core_creds("issuer")
 
     async def on_request(m: Msg) -> None:
         if not m.reply:
@@ -63,7 +70,7 @@ async def serve(home: Home, where: Servers, shard: int) -> None:
             sign(shard), cb=on_request, pending_msgs_limit=PENDING_MESSAGES, pending_bytes_limit=16 * PAYLOAD_BYTES_MAX
         )
         log.info("signing for shard %d", shard)
-        await stop.wait()
+        await asyncio.Event().wait()
     finally:
         await asyncio.wait_for(nc.close(), 2)
 

@@ -105,6 +105,7 @@ class Supervisor:
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
         self._was_ready = False
         self._shown: Status | None = None
+        self._url = ""  # as cordon.toml said at the start: whoever edits that file under a running home stops nothing
         self._stop = threading.Event()
 
     def run(self) -> int:
@@ -130,6 +131,7 @@ class Supervisor:
     # --- life and death
     def _prepare(self) -> None:
         self.home.create()
+        self._url = self.home.url
         self.home.check_private()
         Trust(self.home, time.time).create()
         write_pid(self.home.pid_file("supervisor"), os.getpid())
@@ -253,7 +255,7 @@ class Supervisor:
         same = self._shown is not None and self._shown.state == now
         since = self._shown.since if self._shown is not None and same else utc(time.time())
         status = Status(
-            url=self.home.url,
+            url=self._url,
             pids=pids,
             state=now,
             since=since,

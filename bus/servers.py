@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import logging
 import ssl
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from .subjects import inbox
 URL_VARIABLE: Final = "CORDON_URL"
 CA_VARIABLE: Final = "CORDON_CA"
 SERVERS_MAX: Final = 16
+TROUBLE_AGAIN_S: Final = 60.0
 SERVER_VERSION_MIN: Final = (2, 12, 7)  # older ones let a leaf node spoof Nats-Request-Info
 _SCHEMES: Final = {"nats": False, "tls": True, "ws": False, "wss": True}  # whether it says TLS
 
@@ -87,23 +89,36 @@ class Servers:
     async def kept(self, creds: Path, name: str) -> Client:
         """A connection of one of the home's own processes: it comes back by itself for ever. `name` is what the servers list.
 
-        `ConfigError` for credentials that can't be read; nats-py's errors when no server is there at the start.
+        It waits for a server at the start, too. `ConfigError` for credentials that can't be read.
         """
         credential = parse_creds(creds.read_text())  # noqa: ASYNC240 - once, at the start
-        client, log = self.client(), logging.getLogger(name)
-
-        async def on_error(error: Exception) -> None:
-            log.warning("broker: %s", error)
-
+        client = self.client()
         await client.connect(
             **self.options(credential),
             inbox_prefix=inbox(credential.key).encode(),
-            error_cb=on_error,
+            error_cb=Troubles(logging.getLogger(name)).told,
             max_reconnect_attempts=-1,
             reconnect_time_wait=RECONNECT_FIRST_S,  # type: ignore[arg-type]  # seconds of any kind, it sleeps for them
             name=name,
         )
         return client
+
+
+class Troubles:
+    """`told` is an `error_cb` that logs what is wrong with a connection: the same trouble again only after `TROUBLE_AGAIN_S`.
+
+    A server that is away is tried four times a second: every try in the log would fill a disk overnight.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._said, self._again_at = "", 0.0
+
+    async def told(self, error: Exception) -> None:
+        text, now = str(error) or type(error).__name__, self._clock()
+        if text != self._said or now >= self._again_at:
+            self._said, self._again_at = text, now + TROUBLE_AGAIN_S
+            self._log.warning("broker: %s", text)
 
 
 def servers(url: str | Sequence[str], ca_file: str | None = None) -> Servers:

@@ -72,6 +72,8 @@ def verify(
     """
     from broker_config.trust import Trust
 
+    if end and begin > end:
+        raise usage(f"There is no block from {begin} to {end}.", reason="range_empty", advice="Give --from the smaller number.")
     home = call.existing_home()
     account = Trust(home, time.time).tenant(tenant).account if tenant else ""
     return verified(call, home, begin, end, account)

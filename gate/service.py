@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from bus.errors import ConfigError, CordonError
 from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
-from bus.servers import SERVER_VERSION_MIN, Servers, servers
+from bus.servers import SERVER_VERSION_MIN, Servers, Troubles, servers
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.event_loop import loop_factory
 from gate.lease import Lease
@@ -87,9 +87,6 @@ async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
     credential = parse_creds(paths.creds.read_text())
     core = verify_jwt(credential.jwt).body("user", UserNats).issuer_account
 
-    async def on_error(e: Exception) -> None:
-        log.warning("broker: %s", e)
-
     async def on_reconnected() -> None:
         if _version(nc) < SERVER_VERSION_MIN:
             log.error("the server that answers now is too old to tell who asks: leaving")
@@ -99,7 +96,7 @@ async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
     await nc.connect(
         **where.options(credential),
         inbox_prefix=f"_INBOX.{credential.key}".encode(),
-        error_cb=on_error,
+        error_cb=Troubles(log).told,
         reconnected_cb=on_reconnected,
         pending_size=64 << 20,
         max_reconnect_attempts=-1,

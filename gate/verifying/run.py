@@ -24,6 +24,7 @@ from bus import frames, subjects
 from bus.errors import CordonError, Unavailable
 from bus.frames import AdmVerify, Done
 from bus.identity import parse_creds
+from bus.limits import CONNECT_TIMEOUT_S
 from bus.servers import Servers, servers
 from gate.event_loop import loop_factory
 from gate.ledger import erased
@@ -352,7 +353,15 @@ async def verify(
 
 
 async def _connected(where: Servers, creds: Path, stack: AsyncExitStack) -> Client:
-    nc = await where.kept(creds, "cordon-verify")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S * len(where.urls)):
+            nc = await where.kept(creds, "cordon-verify")
+    except TimeoutError:
+        raise Unavailable(
+            f"The broker at {where} can't be reached.",
+            reason="broker_unreachable",
+            advice="See whether its server runs, then verify again: nothing was changed.",
+        ) from None
     stack.push_async_callback(nc.close)
     return nc
 

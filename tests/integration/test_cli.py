@@ -271,6 +271,26 @@ def test_a_rotation_gives_an_agent_other_projects(cordon: Shell) -> None:
     assert "main, second" in cordon("agent", "rotate", "demo", "mover").out
 
 
+def test_a_slip_with_a_membership_cuts_nobody_and_a_deleted_project_is_called_that(cordon: Shell) -> None:
+    cordon.ok("project", "add", "demo", "brief")
+    cordon.ok("agent", "add", "demo", "passer", "--project", "main")
+    slip = ("project", "member", "remove", "demo", "brief", "passer", "-m", "left")
+    assert cordon.no("refused", *slip)["reason"] == "not_a_member"
+    assert cordon.ok("write", "--as", "demo/passer", "The slip cost nothing")["project"] == "main"
+    cordon.ok("agent", "add", "demo", "leaver", "--project", "main", "--project", "brief")
+    leave = ("project", "member", "remove", "demo", "brief", "leaver", "-m", "left")
+    for _ in range(2):  # again, as after one that was cut short
+        cordon.ok(*leave)
+    assert cordon.ok("write", "--as", "demo/leaver", "--project", "main", "Still here")["project"] == "main"
+    cordon.ok("project", "delete", "demo", "brief", "-m", "over")
+    assert cordon.no("conflict", "project", "delete", "demo", "brief", "-m", "again")["reason"] == "project_deleted"
+
+
+def test_a_range_of_blocks_that_holds_none_is_a_mistake_and_no_clean_bill(cordon: Shell) -> None:
+    assert cordon.no("usage", "verify", "--from", "5", "--to", "2")["reason"] == "range_empty"
+    assert cordon.ok("verify", "--from", "1", "--to", "2")["blocks"] == 2
+
+
 def test_a_role_that_needs_no_project_is_made_without_one(cordon: Shell) -> None:
     assert cordon.ok("agent", "add", "demo", "looker", "--role", "auditor")["projects"] == []
 

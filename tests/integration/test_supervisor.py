@@ -120,6 +120,21 @@ def test_a_killed_process_is_started_again(home: Home, killed: str) -> None:
     assert after.error is None
 
 
+def test_a_mistake_in_the_settings_of_a_running_home_stops_nothing_that_runs(home: Home) -> None:
+    before = up(home)
+    right = home.config.read_text()
+    home.config.write_text(f"{right}[quotas\n")
+    os.kill(before.pids["issuer"], signal.SIGKILL)  # what it shows next, it shows with the mistake there
+    after = status_when(home, lambda s: s.pids.get("issuer", 0) not in (0, before.pids["issuer"]))
+    assert (after.state, after.url, after.pids["broker"]) == ("ready", before.url, before.pids["broker"])
+    os.kill(before.pids["gatekeeper"], signal.SIGKILL)  # it is not started with settings that nobody can read
+    told = status_when(home, lambda s: s.error is not None and s.error.reason == "config_invalid")
+    assert (told.state, told.pids["broker"]) == ("degraded", before.pids["broker"])
+    assert stop(home)
+    home.config.write_text(right)
+    assert up(home).state == "ready"
+
+
 def test_a_killed_supervisor_takes_its_children_along_and_up_works_again(home: Home) -> None:
     before = up(home)
     os.kill(before.pids["supervisor"], signal.SIGKILL)
