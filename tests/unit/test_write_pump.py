@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from gate.writing.decide import Write
 from gate.writing.writes import Writes
 
 from .story import Story
+
+sys.setswitchinterval(0.0005)  # as in the gatekeeper: by Python's own 5 ms a busy thread can starve the loop for seconds
 
 
 class Pump:
