@@ -69,7 +69,7 @@ async def pair(arena: Arena, shared: bool = True, **settings: Any) -> AsyncItera
         ("reader", (borrower,), {"see": ALL}), ("desk", (borrower,), {"role": "operator", "see": ALL}),
         ("both", (lender, borrower), {"see": ALL}),
     ):  # fmt: skip
-        people[name] = await arena.join(await arena.world.add(f"{name}-{projects[0]}", *projects, **more))
+        people[name] = await arena.join(await arena.world.add(f"{name}-{n}", *projects, **more))
     made = Pair(arena, people)
     made.lender, made.borrower = lender, borrower
     if shared:
