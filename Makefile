@@ -33,10 +33,10 @@ test: lint
 	$(BOTH) test-home test-gate
 
 test-home: $(STAMP)
-	$(FAST) tests/acceptance tests/unit
+	$(FAST) tests/acceptance tests/unit tests/contract tests/integration/attacks
 
 test-gate: $(STAMP)
-	$(FAST) tests/integration tests/contract
+	$(FAST) tests/integration --ignore tests/integration/attacks
 
 test-slow: $(STAMP)
 	$(BOTH) test-slow-a test-slow-b
