@@ -248,6 +248,18 @@ async def one_server(folder: Path) -> AsyncIterator[Cluster]:
         made.stop()
 
 
+async def serving(made: Cluster, *tenants: str) -> Home:
+    """Its home, with one gatekeeper serving these tenants, a project p1 in each and a writer in acme."""
+    made.gates[0].start()
+    await made.serving()
+    async with Control(made.world.home) as control:
+        for tenant in tenants:
+            await control.tenant_add(tenant)
+            await control.project_add(tenant, "p1")
+    await made.world.add("writer")
+    return made.world.home
+
+
 @pytest.mark.slow
 def test_a_standby_goes_on_where_the_first_stopped_and_knows_all_that_it_was_told(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -297,13 +309,7 @@ def test_a_standby_goes_on_where_the_first_stopped_and_knows_all_that_it_was_tol
 def test_issuer_and_janitor_work_for_servers_that_are_elsewhere(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with one_server(tmp_path) as made:
-            made.gates[0].start()
-            await made.serving()
-            home = made.world.home
-            async with Control(home) as control:
-                await control.tenant_add("acme")
-                await control.project_add("acme", "p1")
-            await made.world.add("writer")
+            home = await serving(made, "acme")
             await made.world.add("ops", role="operator", person="kim")
             beside = [
                 spawn([str(Path(sys.executable).parent / "cordon"), name, "--home", str(home.path)], tmp_path / f"{name}.log")
@@ -332,14 +338,7 @@ def test_issuer_and_janitor_work_for_servers_that_are_elsewhere(tmp_path: Path) 
 def test_an_agent_at_a_leaf_is_served_as_itself_and_only_in_the_leaf_s_tenant(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with one_server(tmp_path) as made:
-            made.gates[0].start()
-            await made.serving()
-            home = made.world.home
-            async with Control(home) as control:
-                for tenant in ("acme", "zeta"):
-                    await control.tenant_add(tenant)
-                    await control.project_add(tenant, "p1")
-            await made.world.add("writer")
+            home = await serving(made, "acme", "zeta")
             await made.world.add("reader")
             await made.world.add("other", tenant="zeta")
             place = layouts.trial_nodes("single")[0]
