@@ -46,7 +46,16 @@ class _QuietEnd(logging.Filter):
         return "eof_received() has no effect when using ssl" not in str(record.msg)
 
 
-class _ProvingClient(Client):
+class _ClosingClient(Client):
+    """Closes a try to connect that failed before it makes the next: nats-py only drops it, with its socket open."""
+
+    async def _connect_to_server(self, s: Any) -> None:  # nats-py has no public place for it either
+        if self._transport:
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+
+class _ProvingClient(_ClosingClient):
     """Says nothing to a server without TLS. A CONNECT is the first that a client sends, on every connection."""
 
     def _connect_command(self) -> bytes:  # nats-py has no public place for it; a test holds on to this one
@@ -72,7 +81,7 @@ class Servers:
     def client(self) -> Client:
         """A client, not yet connected, that these servers' proofs satisfy."""
         if self.tls is None or self.urls[0].startswith("ws"):
-            return Client()
+            return _ClosingClient()
         logging.getLogger("asyncio").addFilter(_QUIET_END)
         return _ProvingClient()
 

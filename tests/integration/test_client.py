@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -426,6 +427,57 @@ def test_a_write_survives_kill_9_of_the_broker(tmp_path: Path) -> None:
             assert (await memory.write("b")).position == 2
 
         play(mortal, scenario, timing=bus.Timing(request_s=2.0, deadline_s=15.0))
+
+
+class Line:
+    """Stands between client and broker. While it is `bad`, a connection ends before the broker's greeting."""
+
+    def __init__(self, url: str) -> None:
+        self._port = int(url.rpartition(":")[2])
+        self.bad, self.cut = False, 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __call__(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self._writers.append(to_client)
+        if self.bad:
+            to_client.write_eof()  # and it stays open: a reset would close the client's side for it
+            self.cut += 1
+            return
+        broker, to_broker = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.append(to_broker)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._carry, client, to_broker)
+            tasks.start_soon(self._carry, broker, to_client)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    def fall(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+
+def test_a_try_to_come_back_that_fails_leaves_no_socket_open(server: Broker) -> None:
+    async def scenario() -> None:
+        line = Line(server.url)
+        listening = await asyncio.start_server(line, "127.0.0.1", 0)
+        url = f"nats://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        timing = bus.Timing(request_s=2.0, deadline_s=15.0)
+        async with gatekeeper(server.url), bus.connect(url, CREDS, project="p1", timing=timing) as memory:
+            await memory.write("a")
+            line.bad = True
+            line.fall()
+            await until(lambda: line.cut >= 2, timeout_s=10)
+            line.bad = False
+            assert (await memory.write("b")).state == "active"
+        listening.close()
+        line.fall()
+
+    asyncio.run(scenario())  # a socket that is dropped instead of closed is a ResourceWarning: it fails the test
 
 
 # --- closing ----------------------------------------------------------------------------------------
