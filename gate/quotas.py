@@ -42,6 +42,7 @@ READ_UNIT_ITEMS: Final = 16
 
 REFUSALS: Final = Limit(20, 100)  # of one key, at once; the others leave later
 REFUSAL_DELAY_S: Final = 0.25  # half of what an `over_quota` asks its client to wait
+REFUSAL_GAP_S: Final = 0.002  # and so much more for each that waits: they, and what follows them, don't come at once
 REFUSALS_WAITING_MAX: Final = 1_024  # of one key; beyond it a request has no answer
 KEYS_MAX: Final = 10_000
 
@@ -81,6 +82,11 @@ def quotas(pairs: Iterable[str]) -> Quotas:
             reason="quota_invalid",
             advice=f"[quotas] in cordon.toml takes {', '.join(Quotas.__struct_fields__)}.",
         ) from None
+
+
+def units(verb: str, size: int) -> int:
+    """What a request of so many bytes counts for, in flight and by the second."""
+    return 1 + size // WRITE_UNIT_BYTES if verb == "write" else 1
 
 
 Whose = Literal["agent", "tenant"]
@@ -144,8 +150,9 @@ class Patience:
         if bucket.take():
             send()
             return
+        delay_s = REFUSAL_DELAY_S + REFUSAL_GAP_S * self._waiting[key]
         self._waiting[key] += 1
-        self._loop.call_later(REFUSAL_DELAY_S, self._late, key, send)
+        self._loop.call_later(delay_s, self._late, key, send)
 
     def _late(self, key: str, send: Callable[[], None]) -> None:
         self._waiting[key] -= 1

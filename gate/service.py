@@ -360,7 +360,8 @@ async def listen(shard: Shard, nc: Client) -> None:
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
-        not shard.writes.quiet
+        shard.intake.waiting
+        or not shard.writes.quiet
         or shard.sequencer.turns
         or shard.recalls.asks
         or shard.recalls.records

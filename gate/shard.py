@@ -42,6 +42,7 @@ from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
+from gate.turns import Pace
 from gate.verifying.answers import Answers
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
@@ -86,6 +87,7 @@ class Shard:
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
         self.index = IndexThread(loop, self._idle)
+        self.pace = Pace()
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)
@@ -222,7 +224,7 @@ class Shard:
         self.ask_finished(a)
 
     def finished(self, w: Write) -> None:
-        self.count(w.principal, -1)
+        self.count(w.principal, -w.units)
 
     def ask_finished(self, a: Ask) -> None:
         self.count(a.principal, -1)

@@ -63,7 +63,7 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
 
     async def worker(j: int) -> None:
         nc, subject = clients[j % len(clients)]
-        while not stop.is_set():
+        while True:
             try:
                 answer = json.loads((await nc.request(subject, make(), timeout=20)).data)
             except NatsTimeout:
@@ -75,11 +75,11 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     print("ready", flush=True)
     while await lines.readline():
-        stop = asyncio.Event()
         workers = [asyncio.create_task(worker(j)) for j in range(in_flight)]
         await lines.readline()
-        stop.set()
-        await asyncio.wait(workers, timeout=30)
+        for w in workers:
+            w.cancel()
+        await asyncio.wait(workers)
         print(json.dumps(answers), flush=True)
         answers.clear()
 

@@ -161,9 +161,10 @@ class Later:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
+        self.delays_s: list[float] = []
 
     def call_later(self, delay_s: float, fn: Callable[..., None], *args: object) -> None:
-        assert delay_s == REFUSAL_DELAY_S
+        self.delays_s.append(delay_s)
         self.calls.append(lambda: fn(*args))
 
 
@@ -177,6 +178,8 @@ def test_refusals_leave_at_once_until_there_are_many_and_then_later() -> None:
     patience.answer("other", lambda: sent.append("other"))
     assert sent[-1] == "other"
     assert sent.count("flooder") == answered - 5 >= REFUSALS.burst
+    assert loop.delays_s[0] == REFUSAL_DELAY_S
+    assert loop.delays_s == sorted(set(loop.delays_s)), "one after another, not all at once"
     for call in loop.calls:
         call()
     assert sent.count("flooder") == answered

@@ -14,6 +14,7 @@ import pytest
 from gate.index_thread import IndexThread
 from gate.refusals import Refused
 from gate.shard import Shard
+from gate.turns import Pace
 from gate.writing.decide import Write
 from gate.writing.writes import Writes
 
@@ -38,6 +39,8 @@ class Pump:
             admission=SimpleNamespace(embedder=None),
             sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
             refuse_write=self.refuse,
+            pace=Pace(),
+            intake=SimpleNamespace(open_requests=lambda p: 1),
         )
         self.writes = Writes(cast(Shard, shard))
 
