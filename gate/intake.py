@@ -182,7 +182,8 @@ class Intake:
 
     def _refuse(self, at: Inbound, m: Msg, e: Refused, p: Principal | None) -> None:
         request_id, reply = _request_id(m.data), m.reply
-        self.patience.answer(at.key, lambda: self.shard.refuse(reply, e, request_id, at.key, at.project))
+        count = units(at.verb, len(m.data))
+        self.patience.answer(at.key, lambda: self.shard.refuse(reply, e, request_id, at.key, at.project), count)
         t = self.shard.tenants.get(at.account)
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
             self.shard.audit_unknown(t, at.key, at.verb[:16], at.project[:64], e.code, p.agent.id if p else b"")

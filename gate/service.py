@@ -186,8 +186,9 @@ async def opened(
         shard.index.start()
         if listen is not None:
             await listen(shard, nc)
-        await Recovery(shard, nc, progress, accepting=accepting, broken=broken).run()
-        yield shard, nc
+        async with connection(paths, where) as records:  # of its own: no acknowledgement waits behind what agents send
+            await Recovery(shard, records, progress, accepting=accepting, broken=broken).run()
+            yield shard, nc
     finally:
         if shard is not None:
             await asyncio.to_thread(shard.index.stop)

@@ -27,10 +27,10 @@ from .rows import Budget, Row
 from .stand import Stand, child, standing
 
 SEED: Final = 2_000
-ROUNDS: Final = 5  # without and with in turn; medians of their p99
+ROUNDS: Final = 3  # without and with in turn; medians of their p99
 OTHERS_IN_FLIGHT: Final = 2
-OTHERS_TOTAL: Final = 300  # a round and verb: within the others' own limits
-OTHERS_S: Final = 4.0  # or so long
+OTHERS_TOTAL: Final = 1_000  # a round and verb: within the others' own limits
+OTHERS_S: Final = 5.0  # or so long
 FLOOD_IN_FLIGHT: Final = 96  # an agent may have 64
 TENANT_AGENTS: Final = 6
 IDLE_S, IDLE_MOST_S = 0.25, 20.0
