@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
 
@@ -84,8 +84,10 @@ class Lanes(Generic[T]):
 class Pace:
     """How much of the time the crowd has: all of it, or, while the calm are about, a third and one thing at a time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
         self._calm_until = 0.0
         self._one = asyncio.Lock()
 
@@ -108,4 +110,4 @@ class Pace:
             start = self._clock()
             yield
             if self.shared:
-                await asyncio.sleep(min(REST_MOST_S, REST * (self._clock() - start)))
+                await self._sleep(min(REST_MOST_S, REST * (self._clock() - start)))

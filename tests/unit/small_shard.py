@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from bus import frames
@@ -19,6 +20,7 @@ from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.shard import Shard
 from gate.state.tenant import Tenant
+from gate.turns import Pace
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer
 
@@ -112,6 +114,8 @@ class SmallShard:
         self.event_rows.numbers[tenant.account] = 0
         self.lineage = self
         self.index = Index()
+        self.pace = Pace()
+        self.intake = SimpleNamespace(open_requests=lambda p: 1)  # everybody is calm
         self.sent: list[bytes] = []
         self.refused: list[Refused] = []
         me = cast(Shard, self)

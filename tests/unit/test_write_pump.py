@@ -14,7 +14,7 @@ import pytest
 from gate.index_thread import IndexThread
 from gate.refusals import Refused
 from gate.shard import Shard
-from gate.turns import Pace
+from gate.turns import CALM_IN_FLIGHT, Pace
 from gate.writing.decide import Write
 from gate.writing.writes import Writes
 
@@ -33,6 +33,7 @@ class Pump:
         self.out: list[str] = []
         self.refused: list[str] = []
         self.slow, self.at_once = threading.Event(), list[set[str]]()
+        self.open = dict[str, int]()  # agent → what it has in flight
         shard = SimpleNamespace(
             index=self.index,
             indexes={},
@@ -40,7 +41,7 @@ class Pump:
             sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
             refuse_write=self.refuse,
             pace=Pace(),
-            intake=SimpleNamespace(open_requests=lambda p: 1),
+            intake=SimpleNamespace(open_requests=lambda p: self.open.get(p.agent.text, 1)),
         )
         self.writes = Writes(cast(Shard, shard))
 
@@ -86,6 +87,29 @@ def test_what_is_slow_is_overtaken_by_other_contexts_and_by_nothing_of_its_own(m
         await pump.ended(7)
         assert pump.out[3:] == ["slow 1", "next 2", "next 3", "last 4"]
         assert pump.writes.quiet
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_of_the_crowd_holds_up_no_draft_of_the_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        flooder, calm = story.agent("flooder"), story.agent("calm")
+        pump.open[flooder.agent.text] = CALM_IN_FLIGHT + 1
+        running = asyncio.create_task(pump.writes.run())
+        for i in range(100):
+            pump.writes.submit(story.draft(flooder, f"slow {i:02}"))
+        await until(lambda: bool(pump.at_once))
+        for i in range(3):
+            pump.writes.submit(story.draft(calm, f"calm {i}"))
+            await pump.ended(i + 1)
+        assert pump.out == ["calm 0", "calm 1", "calm 2"]
+        assert not any({"calm 0", "calm 1", "calm 2"} & batch for batch in pump.at_once if len(batch) > 1)
+        pump.slow.set()
+        await pump.ended(103)
+        assert pump.out[3:] == [f"slow {i:02}" for i in range(100)]
         running.cancel()
         await asyncio.to_thread(pump.index.stop)
 

@@ -1,0 +1,87 @@
+"""Requests that have arrived wait by tenant and key, take turns, and are bounded: whoever floods fills its own queue alone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from bus.identity import keypair
+from gate.identify import Identifier
+from gate.intake import ARRIVED_MAX, Intake
+from gate.refusals import Refused
+from gate.shard import Shard
+
+ACME, GLOBEX = keypair("account").public, keypair("account").public
+FLOODER, CALM, ELSEWHERE = (keypair("user").public for _ in range(3))
+
+
+class Door:
+    """An intake whose every request is refused for want of an identity: what is seen is the order."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+        shard = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            state="ready",
+            identifier=Identifier("0", "CORE", {}, {}, lambda: 0),
+            tenants={},
+            refuse=self.refuse,
+        )
+        self.intake = Intake(cast(Shard, shard))
+
+    def refuse(self, reply: str, e: Refused, request_id: str, agent: str, project: str) -> None:
+        assert e.code == "identity_missing"
+        self.answered.append(agent)
+
+    async def arrive(self, account: str, key: str, count: int = 1) -> None:
+        for _ in range(count):
+            message = Msg(cast(Client, None), f"in.0.{account}.p1.query.{key}", "reply", b"{}")
+            await self.intake.on_memory(message)
+
+    async def all_taken(self) -> None:
+        async with asyncio.timeout(20):
+            while self.intake.waiting:  # noqa: ASYNC110 - callbacks of the loop
+                await asyncio.sleep(0)
+
+
+def test_requests_take_turns_by_tenant_and_key_however_many_came_before() -> None:
+    async def scenario() -> None:
+        door = Door()
+        await door.arrive(ACME, FLOODER, 50)
+        await door.arrive(ACME, CALM)
+        await door.arrive(GLOBEX, ELSEWHERE, 2)
+        await door.all_taken()
+        assert door.answered[:5] == [FLOODER, ELSEWHERE, CALM, ELSEWHERE, FLOODER]
+        assert len(door.answered) == 53
+
+    asyncio.run(scenario())
+
+
+def test_what_a_key_may_have_waiting_is_bounded_and_is_its_own_share_alone() -> None:
+    async def scenario() -> None:
+        door = Door()
+        await door.arrive(ACME, FLOODER, ARRIVED_MAX + 500)
+        await door.arrive(ACME, CALM)
+        assert door.intake.patience.dropped == 500
+        await door.all_taken()
+        assert CALM in door.answered[:2]
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_goes_on_while_many_requests_wait() -> None:
+    async def scenario() -> None:
+        door = Door()
+        await door.arrive(ACME, FLOODER, ARRIVED_MAX)
+        assert not door.answered, "nothing is taken while the connection is read"
+        rounds = 0
+        while door.intake.waiting:
+            rounds += 1
+            await asyncio.sleep(0)
+        assert rounds > 1
+
+    asyncio.run(scenario())
