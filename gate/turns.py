@@ -18,7 +18,7 @@ T = TypeVar("T")
 CALM_IN_FLIGHT: Final = 8  # what an agent's family may have open and be calm, as its quota counts it
 ABOUT_S: Final = 0.25  # so long after its last request the calm are about
 REST: Final = 2.0  # then the crowd works a third of the time; what else its work costs, on the loop, comes to as much again
-REST_MOST_S: Final = 0.2
+REST_MOST_S: Final = 0.1
 
 
 class Turns(Generic[T]):
