@@ -149,17 +149,27 @@ class _Mentions:
 
     def __init__(self) -> None:
         self.rows = array("i")
-        self._weights: list[float] = []
-        self._lengths: list[int] = []
+        self.weights = array("d")
+        self.lengths = array("q")
 
     def add(self, rows: array[int], weight: float) -> None:
         self.rows.extend(rows)
-        self._weights.append(weight)
-        self._lengths.append(len(rows))
+        self.weights.append(weight)
+        self.lengths.append(len(rows))
 
-    def weights(self, n: int) -> npt.NDArray[np.float64]:
+    def add_all(self, others: _Mentions) -> None:
+        self.rows.extend(others.rows)
+        self.weights.extend(others.weights)
+        self.lengths.extend(others.lengths)
+
+    def count(self, n: int) -> npt.NDArray[np.intp]:
+        """Of each of `n` rows how many terms it has."""
+        return np.bincount(np.frombuffer(self.rows, np.intc), minlength=n)
+
+    def weigh(self, n: int) -> npt.NDArray[np.float64]:
         """Of each of `n` rows the sum of its terms' weights."""
-        return np.asarray(np.bincount(self.rows, np.repeat(self._weights, self._lengths), n), np.float64)
+        weights = np.frombuffer(self.weights).repeat(np.frombuffer(self.lengths, np.int64))
+        return np.asarray(np.bincount(np.frombuffer(self.rows, np.intc), weights, n), np.float64)
 
 
 class _Shared(NamedTuple):
@@ -377,20 +387,24 @@ class ContextText:
 
     def _shared(self, mine: Text, known: _Frequencies) -> _Shared:
         """What each served text shares with `mine` that the writer didn't bring."""
-        having = sorted((len(h), t) for t in mine.terms if (h := self._having.get(t)) is not None and t not in self._own)
+        own, all_having = self._own, self._having
+        having = [(len(h), t) for t in mine.terms if (h := all_having.get(t)) is not None and t not in own]
+        having.sort()
         rare, common = _Mentions(), _Mentions()
         left, left_rare = OVERLAP_POSTINGS, RARE_POSTINGS
         for size, term in having:
             left -= size
-            if known.rare(term):
+            telling, weight = known.of(term)
+            if telling:
                 left_rare -= size
                 if left_rare < 0:
                     break
-                rare.add(self._having[term], known.weight(term))
+                rare.add(all_having[term], weight)
             elif left >= 0:
-                common.add(self._having[term], known.weight(term))
-        weights = rare.weights(len(self._rows)) + common.weights(len(self._rows))
-        return _Shared(weights, np.bincount(rare.rows, minlength=len(self._rows)), left_rare < 0)
+                common.add(all_having[term], weight)
+        counts = rare.count(len(self._rows))
+        rare.add_all(common)
+        return _Shared(rare.weigh(len(self._rows)), counts, left_rare < 0)
 
     def _same_runs(self, mine: Text) -> dict[int, set[int]]:
         """By served text: the runs of words that it shares with `mine` and that the writer didn't bring."""
@@ -512,30 +526,29 @@ class _Frequencies:
     def __init__(self, df: Callable[[str], int], n: int, echoed: Mapping[str, int]) -> None:
         self._df, self._n, self._echoed = df, n, echoed
         self._common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
-        self._rare: dict[str, bool] = {}
-        self._weights: dict[str, float] = {}
+        self._known: dict[str, tuple[bool, float]] = {}
 
-    def rare(self, term: str) -> bool:
-        known = self._rare.get(term)
+    def of(self, term: str) -> tuple[bool, float]:
+        """Whether it is rare, and its weight: BM25's idf as if the text were in the project already, so that a new word weighs
+        no more than one of a single memory.
+        """
+        known = self._known.get(term)
         if known is None:
-            known = _rare_by_form(term)
-            if known is None and _COMMON_FORM.match(term):
-                known = self._df(term) <= self._common
-            elif known is None:
-                known = self._df(term) - self._echoed.get(term, 0) <= self._common
-            self._rare[term] = known
+            df = self._df(term)
+            others = df - self._echoed.get(term, 0)
+            rare = _rare_by_form(term)
+            if rare is None:
+                rare = (df if _COMMON_FORM.match(term) else others) <= self._common
+            least = max(1, others)
+            known = rare, math.log1p((max(self._n + 1, least) - least + 0.5) / (least + 0.5))
+            self._known[term] = known
         return known
 
-    def weight(self, term: str) -> float:
-        """BM25's idf as if the text were in the project already: a new word weighs no more than one of a single memory."""
-        weight = self._weights.get(term)
-        if weight is None:
-            df = max(1, self._df(term) - self._echoed.get(term, 0))
-            weight = self._weights[term] = math.log1p((max(self._n + 1, df) - df + 0.5) / (df + 0.5))
-        return weight
+    def rare(self, term: str) -> bool:
+        return self.of(term)[0]
 
     def total(self, terms: Iterable[str]) -> float:
-        return sum(map(self.weight, terms))
+        return sum([self.of(term)[1] for term in terms])
 
 
 def _served(mark: Mark, likeness: float, now_ms: int, run: bytes, task: bytes) -> float:
