@@ -57,6 +57,7 @@ EXPLAINED_LEFT: Final = 0.15  # of what an explained copy shares with the text, 
 TEXT_TERMS_MAX, TEXT_TERMS_MIN = 2_048, 64  # kept of a served text, the fewer the more texts a context holds
 CONTEXT_TERMS: Final = 1 << 18  # terms that a context keeps of hostile texts are a few times this; ordinary texts are kept whole
 RUNS_AGAIN_MAX: Final = 64
+SERVED_BYTES, TERM_BYTES = 1_024, 90  # of a served text's vector, and of each term and run (4 KB for 120 characters, by RSS)
 STEP_TERMS: Final = 256  # of a served text with more, sampling and keeping are steps of their own
 RARE_POSTINGS: Final = 1 << 17  # mentions of rare words looked at; beyond it a person looks
 HALF_LIFE_MS: Final = 30 * 60_000
@@ -195,13 +196,14 @@ class ContextText:
         self._runs: dict[int, int] = {}
         self._weights: dict[int, float] = {}  # sum of idf of a served text's terms, when it was first asked for
         self._rare_counts: dict[int, int] = {}  # the same: how many of its terms are rare
-        self._taken: dict[int, set[str]] = {}  # of special texts: the rare words that earlier writes took, a few at a time
+        self.taken: dict[int, set[str]] = {}  # of special texts: the rare words that earlier writes took, a few at a time
         self._runs_again: dict[int, list[int]] = {}  # later texts with a run that is known already: few
         self._own: set[str] = set()
         self._own_runs: set[int] = set()
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []  # the texts, in order of coming
+        self.bytes = 0  # about what they take
         self._row_of: dict[int, int] = {}
 
     def begin(self, epoch: int) -> bool:
@@ -242,6 +244,7 @@ class ContextText:
                 again.append(seq)
         self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
+        self.bytes += SERVED_BYTES + TERM_BYTES * (len(text.terms) + len(text.runs))
 
     def wrote(self, text: Text) -> None:
         """The writer's own text: terms and runs that it was not served before are its own from now on. Repeating the others
@@ -264,10 +267,10 @@ class ContextText:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
-        was = (self._own, self._own_runs, self._echoed, self._taken)
+        was = (self._own, self._own_runs, self._echoed, self.taken)
         texts, special = self.texts, self.special
         self._clear()
-        self._own, self._own_runs, self._echoed, self._taken = was
+        self._own, self._own_runs, self._echoed, self.taken = was
         for seq, text in texts.items():
             if seq in served:
                 self._keep(seq, text, seq in special)
@@ -282,12 +285,12 @@ class ContextText:
         gone = self.texts.keys() & set(seqs)
         if not gone and not own:
             return False
-        texts, special, taken, echoed = self.texts, self.special, self._taken, self._echoed
+        texts, special, taken, echoed = self.texts, self.special, self.taken, self._echoed
         was = (self._own, self._own_runs)
         self._clear()
         if not own:
             self._own, self._own_runs = was
-        self._taken = {s: words for s, words in taken.items() if s not in gone}
+        self.taken = {s: words for s, words in taken.items() if s not in gone}
         for seq, text in texts.items():
             if seq not in gone:
                 self._keep(seq, text, seq in special)
@@ -374,7 +377,7 @@ class ContextText:
         for s in self.special:
             if not shared.rare[self._row_of[s]]:
                 continue
-            taken = self._taken.setdefault(s, set())
+            taken = self.taken.setdefault(s, set())
             before = len(taken)
             taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
             if (
