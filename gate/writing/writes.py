@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gate.config import CROWD_WRITES_MAX, WRITE_BATCH_BYTES, WRITE_BATCH_MAX
 from gate.index_thread import Work
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
+CATCH_UP_MAX: Final = 64  # texts that a context was served since it last wrote: some ten milliseconds
 Key = tuple[str, bytes]  # tenant, context
 
 
@@ -64,12 +65,18 @@ class Writes:
             lanes.create_task(self._run_crowd())
 
     async def _run_calm(self) -> None:
-        """Whatever queued meanwhile is the next batch."""
+        """Whatever queued meanwhile is the next batch. Nobody waits for a context that has much to catch up with."""
         while True:
             await self.wake_calm.wait()
             self.wake_calm.clear()
             while self.lanes.calm:
-                await self._begin(_next(self.lanes.calm, WRITE_BATCH_MAX)).parted
+                quick, slow = [], []  # type: tuple[list[Write], list[Write]]
+                for w in _next(self.lanes.calm, WRITE_BATCH_MAX):
+                    (slow if len(w.context.fresh[1]) > CATCH_UP_MAX else quick).append(w)
+                if slow:
+                    self._begin(slow, yielding=True)
+                if quick:
+                    await self._begin(quick).parted
 
     async def _run_crowd(self) -> None:
         """The same at its pace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from gate.refusals import Refused
 from gate.shard import Shard
 from gate.turns import CALM_IN_FLIGHT, Pace
 from gate.writing.decide import Write
-from gate.writing.writes import Writes
+from gate.writing.writes import CATCH_UP_MAX, Writes
 
 from .story import Story
 
@@ -110,6 +111,30 @@ def test_a_batch_of_the_crowd_holds_up_no_draft_of_the_calm(monkeypatch: pytest.
         pump.slow.set()
         await pump.ended(103)
         assert pump.out[3:] == [f"slow {i:02}" for i in range(100)]
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_for_a_context_that_has_much_to_catch_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.index_thread.PARTED_S", math.inf)  # nobody is let past because it takes long
+
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        reader, quick = story.agent("reader"), story.agent("quick")
+        for i in range(2):
+            pump.writes.submit(draft := story.draft(reader, f"slow {i}"))
+            draft.context.fresh[1].extend(range(CATCH_UP_MAX))
+        pump.writes.submit(story.draft(quick, "quick 0"))
+        running = asyncio.create_task(pump.writes.run())
+        await pump.ended(1)
+        pump.writes.submit(story.draft(quick, "quick 1"))
+        await pump.ended(2)
+        assert pump.out == ["quick 0", "quick 1"]
+        pump.slow.set()
+        await pump.ended(4)
+        assert pump.out[2:] == ["slow 0", "slow 1"]
         running.cancel()
         await asyncio.to_thread(pump.index.stop)
 
