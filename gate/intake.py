@@ -64,8 +64,10 @@ FILTERS: Final = {
 }
 EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
 WRITING: Final = frozenset({"write", "delegate"})  # verbs of agents that a read-only home refuses
-ARRIVED_MAX: Final = 2_048  # of one key; an agent may have 64 in flight
-TAKING_S: Final = 0.001
+# Requests that wait for their turn, once more for each 4 KiB: of one key, 64 of which may be in flight, and of all together.
+ARRIVED_MAX: Final = 2_048
+ARRIVED_ALL_MAX: Final = 65_536
+TAKING_S: Final = 0.001  # the loop has other things to do
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -86,11 +88,12 @@ Serve = Callable[[Principal, str, Msg], None]
 
 
 class Arrived(NamedTuple):
-    """A request that has its turn to come: its subject, parsed, and who serves it."""
+    """A request that has its turn to come: its subject, parsed, who serves it, and what it counts for meanwhile."""
 
     at: Inbound
     m: Msg
     serve: Serve
+    weight: int
 
 
 class Intake:
@@ -100,7 +103,7 @@ class Intake:
         self.open = False
         self.patience = Patience(shard.loop)
         self.waiting = Turns[Arrived]()
-        self._waiting = Counter[str]()  # by key
+        self._waiting, self._waiting_all = Counter[str](), 0  # by key
         self._taking = False
 
     # --- agents -----------------------------------------------------------------------------------
@@ -113,11 +116,12 @@ class Intake:
         at = parse_inbound(m.subject)
         if at is None or self.patience.spent(at.key):
             return
-        if self._waiting[at.key] >= ARRIVED_MAX:
+        mine = self._waiting.get(at.key, 0)
+        if mine >= ARRIVED_MAX or (mine and self._waiting_all >= ARRIVED_ALL_MAX):  # who has nothing there always has a place
             self.patience.dropped += 1
             return
-        self._waiting[at.key] += 1
-        self.waiting.add(at.account, at.key.encode(), Arrived(at, m, serve))
+        self.waiting.add(at.account, at.key.encode(), x := Arrived(at, m, serve, units("write", len(m.data))))
+        self._wait(x, x.weight)
         if not self._taking:
             self._taking = True
             self.shard.loop.call_soon(self._take_some)
@@ -125,21 +129,27 @@ class Intake:
     def _take_some(self) -> None:
         """Requests by turns, for as long as the loop can do without."""
         until = time.perf_counter() + TAKING_S
-        while self.waiting:
-            x = self.waiting.next()
-            self._waiting[x.at.key] -= 1
-            if not self._waiting[x.at.key]:
-                del self._waiting[x.at.key]
-            self._take(x.at, x.m, x.serve)
-            if time.perf_counter() >= until:
-                break
-        self._taking = bool(self.waiting)
-        if self._taking:
-            self.shard.loop.call_soon(self._take_some)
+        try:
+            while self.waiting:
+                x = self.waiting.next()
+                self._wait(x, -x.weight)
+                self._take(x.at, x.m, x.serve)
+                if time.perf_counter() >= until:
+                    break
+        finally:
+            self._taking = bool(self.waiting)
+            if self._taking:
+                self.shard.loop.call_soon(self._take_some)
+
+    def _wait(self, x: Arrived, count: int) -> None:
+        self._waiting_all += count
+        self._waiting[x.at.key] += count
+        if not self._waiting[x.at.key]:
+            del self._waiting[x.at.key]
 
     def open_requests(self, p: Principal) -> int:
         """What an agent's family has in flight, with the requests of this key whose turn has yet to come."""
-        return p.tenant.agents.payer(p.agent).in_flight + self._waiting[p.key]
+        return p.tenant.agents.payer(p.agent).in_flight + self._waiting.get(p.key, 0)
 
     def _take(self, at: Inbound, m: Msg, serve: Serve) -> None:
         """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""

@@ -6,12 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus.identity import keypair
 from gate.identify import Identifier
 from gate.intake import ARRIVED_MAX, Intake
+from gate.quotas import WRITE_UNIT_BYTES
 from gate.refusals import Refused
 from gate.shard import Shard
 
@@ -37,9 +39,9 @@ class Door:
         assert e.code == "identity_missing"
         self.answered.append(agent)
 
-    async def arrive(self, account: str, key: str, count: int = 1) -> None:
+    async def arrive(self, account: str, key: str, count: int = 1, data: bytes = b"{}") -> None:
         for _ in range(count):
-            message = Msg(cast(Client, None), f"in.0.{account}.p1.query.{key}", "reply", b"{}")
+            message = Msg(cast(Client, None), f"in.0.{account}.p1.query.{key}", "reply", data)
             await self.intake.on_memory(message)
 
     async def all_taken(self) -> None:
@@ -69,6 +71,24 @@ def test_what_a_key_may_have_waiting_is_bounded_and_is_its_own_share_alone() -> 
         assert door.intake.patience.dropped == 500
         await door.all_taken()
         assert CALM in door.answered[:2]
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_is_bounded_in_bytes_too_and_who_has_nothing_there_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.intake.ARRIVED_ALL_MAX", ARRIVED_MAX)
+
+    async def scenario() -> None:
+        door = Door()
+        large = bytes(7 * WRITE_UNIT_BYTES)
+        await door.arrive(ACME, FLOODER, ARRIVED_MAX, large)
+        assert door.intake.patience.dropped == ARRIVED_MAX - ARRIVED_MAX // 8
+        await door.arrive(ACME, CALM, 2)
+        await door.all_taken()
+        assert door.answered.count(CALM) == 1
+        await door.arrive(ACME, CALM, 2)
+        await door.all_taken()
+        assert door.answered.count(CALM) == 3
 
     asyncio.run(scenario())
 
