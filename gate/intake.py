@@ -147,9 +147,10 @@ class Intake:
         if not self._waiting[x.at.key]:
             del self._waiting[x.at.key]
 
-    def open_requests(self, p: Principal) -> int:
-        """What an agent's family has in flight, with the requests of this key whose turn has yet to come."""
-        return p.tenant.agents.payer(p.agent).in_flight + self._waiting.get(p.key, 0)
+    def calm(self, p: Principal) -> bool:
+        """Whether an agent's family has few requests open, with those of this key whose turn has yet to come."""
+        payer = p.tenant.agents.payer(p.agent)
+        return payer.crowding.calm(payer.in_flight + self._waiting.get(p.key, 0), time.monotonic())
 
     def _take(self, at: Inbound, m: Msg, serve: Serve) -> None:
         """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""

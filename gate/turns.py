@@ -12,10 +12,12 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 CALM_IN_FLIGHT: Final = 8  # what an agent's family may have open and be calm, as its quota counts it
+CALM_AGAIN_S: Final = 1.0  # so long after it had more; one block of receipts may close all that it has open
 ABOUT_S: Final = 0.25  # so long after its last request the calm are about
 REST: Final = 2.0  # then the crowd works a third of the time; what else its work costs, on the loop, comes to as much again
 REST_MOST_S: Final = 0.1
@@ -60,6 +62,19 @@ class Turns(Generic[T]):
         return item
 
 
+@dataclass(slots=True)
+class Crowding:
+    """Whether an agent's family is calm, or of the crowd: when it last had more open than the calm have."""
+
+    at: float = -CALM_AGAIN_S
+
+    def calm(self, open_: int, now: float) -> bool:
+        """With `open_` requests, this one too, at `now` (seconds of a monotonic clock)."""
+        if open_ > CALM_IN_FLIGHT:
+            self.at = now
+        return now - self.at >= CALM_AGAIN_S
+
+
 class Lanes(Generic[T]):
     """Two queues with turns. What waits of a context waits in one of them, so that its order stays."""
 
@@ -69,9 +84,8 @@ class Lanes(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self.calm) or bool(self.crowd)
 
-    def add(self, tenant: str, context: bytes, item: T, *, open_: int) -> Turns[T]:
-        """Queue a request by an agent that has `open_` of them, this one too; returns where."""
-        calm = open_ <= CALM_IN_FLIGHT
+    def add(self, tenant: str, context: bytes, item: T, *, calm: bool) -> Turns[T]:
+        """Queue a request of the calm or of the crowd; returns where."""
         if self.calm.waits(tenant, context):
             calm = True
         elif self.crowd.waits(tenant, context):

@@ -59,8 +59,8 @@ class Recalls:
         self.alarms = 0
 
     def submit(self, a: Ask) -> None:
-        open_ = self.shard.intake.open_requests(a.principal)
-        if self.asks.add(a.principal.tenant.account, a.context.id, a, open_=open_) is self.asks.calm:
+        calm = self.shard.intake.calm(a.principal)
+        if self.asks.add(a.principal.tenant.account, a.context.id, a, calm=calm) is self.asks.calm:
             self.shard.pace.saw_calm()
             self.wake_calm.set()
         else:

@@ -46,8 +46,7 @@ class Writes:
             self._queue(w)
 
     def _queue(self, w: Write) -> None:
-        open_ = self.shard.intake.open_requests(w.principal)
-        if self.lanes.add(*_key(w), w, open_=open_) is self.lanes.calm:
+        if self.lanes.add(*_key(w), w, calm=self.shard.intake.calm(w.principal)) is self.lanes.calm:
             self.shard.pace.saw_calm()
             self.wake_calm.set()
         else:

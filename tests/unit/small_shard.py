@@ -115,7 +115,7 @@ class SmallShard:
         self.lineage = self
         self.index = Index()
         self.pace = Pace()
-        self.intake = SimpleNamespace(open_requests=lambda p: 1)  # everybody is calm
+        self.intake = SimpleNamespace(calm=lambda p: True)  # everybody is calm
         self.sent: list[bytes] = []
         self.refused: list[Refused] = []
         me = cast(Shard, self)

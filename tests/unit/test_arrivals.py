@@ -16,6 +16,9 @@ from gate.intake import ARRIVED_MAX, Intake
 from gate.quotas import WRITE_UNIT_BYTES
 from gate.refusals import Refused
 from gate.shard import Shard
+from gate.turns import CALM_IN_FLIGHT
+
+from .story import Story
 
 ACME, GLOBEX = keypair("account").public, keypair("account").public
 FLOODER, CALM, ELSEWHERE = (keypair("user").public for _ in range(3))
@@ -89,6 +92,21 @@ def test_what_waits_is_bounded_in_bytes_too_and_who_has_nothing_there_has_a_plac
         await door.arrive(ACME, CALM, 2)
         await door.all_taken()
         assert door.answered.count(CALM) == 3
+
+    asyncio.run(scenario())
+
+
+def test_who_has_many_requests_waiting_for_their_turn_is_of_the_crowd() -> None:
+    async def scenario() -> None:
+        door, story = Door(), Story()
+        calm, eager = story.agent("calm"), story.agent("eager")
+        await door.arrive(ACME, calm.key, CALM_IN_FLIGHT)
+        await door.arrive(ACME, eager.key, CALM_IN_FLIGHT + 1)
+        assert door.intake.calm(calm)
+        assert not door.intake.calm(eager)
+        await door.all_taken()
+        calm.agent.in_flight = CALM_IN_FLIGHT + 1
+        assert not door.intake.calm(calm)
 
     asyncio.run(scenario())
 

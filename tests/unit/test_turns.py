@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gate.turns import ABOUT_S, CALM_IN_FLIGHT, REST, REST_MOST_S, Lanes, Pace, Turns
+from gate.turns import ABOUT_S, CALM_AGAIN_S, CALM_IN_FLIGHT, REST, REST_MOST_S, Crowding, Lanes, Pace, Turns
 
 
 def filled(*items: tuple[str, str]) -> Turns[str]:
@@ -33,11 +33,19 @@ def test_within_a_context_the_order_of_arrival_stays() -> None:
 
 
 # --- calm and crowd -----------------------------------------------------------------------------------
-def test_who_has_few_requests_open_has_a_queue_apart_from_who_has_many() -> None:
+def test_who_has_few_requests_open_is_calm_and_who_had_more_a_moment_ago_is_not() -> None:
+    crowding = Crowding()
+    assert all(crowding.calm(CALM_IN_FLIGHT, now) for now in (0.0, 5.0))
+    assert not crowding.calm(CALM_IN_FLIGHT + 1, 6.0)
+    assert not crowding.calm(1, 6.0 + CALM_AGAIN_S / 2), "one block of receipts closes all that a flooder has open"
+    assert crowding.calm(1, 6.0 + CALM_AGAIN_S)
+
+
+def test_calm_and_crowd_have_queues_apart() -> None:
     lanes = Lanes[str]()
     for i in range(100):
-        lanes.add("acme", b"flood", f"flood {i}", open_=CALM_IN_FLIGHT + 1 + i)
-    lanes.add("globex", b"calm", "calm", open_=CALM_IN_FLIGHT)
+        lanes.add("acme", b"flood", f"flood {i}", calm=False)
+    lanes.add("globex", b"calm", "calm", calm=True)
     assert lanes.calm.some(10) == ["calm"]
     assert len(lanes.crowd.some(1_000)) == 100
     assert not lanes
@@ -45,14 +53,14 @@ def test_who_has_few_requests_open_has_a_queue_apart_from_who_has_many() -> None
 
 def test_what_waits_of_a_context_waits_in_one_queue_so_that_its_order_stays() -> None:
     lanes = Lanes[int]()
-    for i, open_ in enumerate((1, 2, 20, 30)):
-        assert lanes.add("acme", b"growing", i, open_=open_) is lanes.calm
+    for i, calm in enumerate((True, True, False, False)):
+        assert lanes.add("acme", b"growing", i, calm=calm) is lanes.calm
     assert lanes.calm.some(10) == [0, 1, 2, 3]
-    for i, open_ in enumerate((30, 2, 1)):
-        assert lanes.add("acme", b"growing", i, open_=open_) is lanes.crowd
-    assert lanes.add("acme", b"another", 9, open_=1) is lanes.calm
+    for i, calm in enumerate((False, True, True)):
+        assert lanes.add("acme", b"growing", i, calm=calm) is lanes.crowd
+    assert lanes.add("acme", b"another", 9, calm=True) is lanes.calm
     assert lanes.crowd.some(10) == [0, 1, 2]
-    assert lanes.add("acme", b"growing", 4, open_=1) is lanes.calm, "nothing of it waits any more"
+    assert lanes.add("acme", b"growing", 4, calm=True) is lanes.calm, "nothing of it waits any more"
 
 
 class Clock:

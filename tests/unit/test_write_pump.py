@@ -15,7 +15,7 @@ import pytest
 from gate.index_thread import IndexThread
 from gate.refusals import Refused
 from gate.shard import Shard
-from gate.turns import CALM_IN_FLIGHT, Pace
+from gate.turns import Pace
 from gate.writing.decide import Write
 from gate.writing.writes import CATCH_UP_MAX, Writes
 
@@ -34,7 +34,7 @@ class Pump:
         self.out: list[str] = []
         self.refused: list[str] = []
         self.slow, self.at_once = threading.Event(), list[set[str]]()
-        self.open = dict[str, int]()  # agent → what it has in flight
+        self.crowd = set[str]()  # agents
         shard = SimpleNamespace(
             index=self.index,
             indexes={},
@@ -42,7 +42,7 @@ class Pump:
             sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
             refuse_write=self.refuse,
             pace=Pace(),
-            intake=SimpleNamespace(open_requests=lambda p: self.open.get(p.agent.text, 1)),
+            intake=SimpleNamespace(calm=lambda p: p.agent.text not in self.crowd),
         )
         self.writes = Writes(cast(Shard, shard))
 
@@ -98,7 +98,7 @@ def test_a_batch_of_the_crowd_holds_up_no_draft_of_the_calm(monkeypatch: pytest.
     async def scenario() -> None:
         story, pump = Story(), Pump(monkeypatch)
         flooder, calm = story.agent("flooder"), story.agent("calm")
-        pump.open[flooder.agent.text] = CALM_IN_FLIGHT + 1
+        pump.crowd.add(flooder.agent.text)
         running = asyncio.create_task(pump.writes.run())
         for i in range(100):
             pump.writes.submit(story.draft(flooder, f"slow {i:02}"))
