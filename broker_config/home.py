@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
 
+    `clock`: what day it is (2026-11-30), said by a person where the machine's clock and the ledger differ too much.
+
     `read_only`: agents may read, not write: a copy that was restored to look at.
 
     `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
@@ -36,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int
     rates: bool = True
     quotas: dict[str, int] = {}
+    clock: str = ""
     read_only: bool = False
     servers: list[str] = []
     ca: str = ""
@@ -93,6 +96,11 @@ class Home:
     def gatekeeper_ready(self) -> Path:
         """Holds the gatekeeper's pid while it serves."""
         return self.run / "gatekeeper.ready"
+
+    @property
+    def broker_stuck(self) -> Path:
+        """Made by the gatekeeper where the broker answers and stores nothing."""
+        return self.run / "broker.stuck"
 
     @property
     def gatekeeper_error(self) -> Path:

@@ -182,6 +182,14 @@ def use(
     return None
 
 
+def _missing(now: Status) -> list[str]:
+    """What runs beside in a home that is ready, and doesn't run."""
+    from broker_config.supervision import BESIDE
+
+    gone = [name for name in BESIDE if name not in now.pids] if now.state == "ready" and now.pids else []
+    return [f"the {name} doesn't run: see logs/{name}.log" for name in gone]
+
+
 def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> int | None:
     """Print a status. 6 unless the home is ready, or was stopped on request."""
     import msgspec
@@ -200,6 +208,8 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
         }
         place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
         show(facts({**place, **counts}))
+        for trouble in (*_missing(now), *(gatekeeper or {}).get("troubles", ())):
+            note(f"cordon: attention: {render_untrusted(trouble)}")
     if (now.state == "ready" and now.error is None) or (now.state == "stopped" and gatekeeper is None):
         return None
     if now.state == "degraded":

@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--ca", metavar="FILE", default="", help="PEM of the CA that signed the servers' certificates")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     parser.add_argument("--quota", metavar="NAME=NUMBER", action="append", default=[], help="[quotas] of cordon.toml, one each")
+    parser.add_argument("--clock", metavar="DATE", default="", help="what day it is (`clock` in cordon.toml)")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
         os.environ.setdefault(name, "1")
@@ -71,6 +72,7 @@ def main() -> int:
         nats_url=args.nats,
         creds=args.creds,
         read_only=args.read_only,
+        day=args.clock,
         ca=args.ca or (os.environ.get("CORDON_CA", "") if args.nats else ""),
     )
 

@@ -71,6 +71,7 @@ class TenantIndex:
         a restart nothing without text is indexed.
         """
         c = tenant.columns
+        self.catalog.commit()  # before the postings: where it can't be written nothing is half erased
         rows = [row for row in self.catalog.fetch(seqs).values() if row.content]
         for row in rows:
             project, aside = self.project(int(c.project[row.seq])), not is_plain(decode_memory(row.meta))

@@ -37,6 +37,7 @@ from bus.subjects import Inbound, parse_inbound
 from gate import ids
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
+from gate.projections import ProjectionUnwritable
 from gate.quotas import READ_UNIT_ITEMS, WRITE_UNIT_BYTES, Bucket, Patience, full, too_many
 from gate.reading.ask import Ask
 from gate.refusals import Refused
@@ -173,8 +174,9 @@ class Intake:
             s.count(p, 1)
             s.answer_duplicate(p, idem, content, reply, request_id)
             return
-        if s.writes_full():
-            raise Refused("ledger_full")
+        s.room.check_draft()
+        if s.indexes[t.account].catalog.trouble:
+            raise Refused("store_unwritable")
         kept = t.agents.payer(p.agent).bytes
         if kept >= t.quotas.agent_bytes:
             raise full("bytes", "agent", t.quotas.agent_bytes, kept)
@@ -229,6 +231,7 @@ class Intake:
         s, t = self.shard, p.tenant
         if not s.reads.healthy:
             raise Refused("ledger_unreachable")
+        s.room.check_read()
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
         for field, most in (
@@ -400,6 +403,8 @@ class Intake:
             await work
         except Refused as e:
             self.shard.refuse(reply, e, request_id, key, project)
+        except ProjectionUnwritable:
+            self.shard.refuse(reply, Refused("store_unwritable"), request_id, key, project)
         except Exception:
             log.exception("request failed")
             self.shard.refuse(reply, Refused("internal"), request_id, key, project)

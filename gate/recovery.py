@@ -116,7 +116,8 @@ class Recovery:
         s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
         s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
         s.ledger_replicas = ledger.replicas
-        s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
+        s.room.ledger_is(ledger.bytes, ledger.max_bytes)
+        s.room.look()
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
         log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
@@ -331,7 +332,10 @@ class Recovery:
 
     async def _room(self) -> None:
         """Let the lineage store catch up: its queue must not hold the whole ledger."""
-        while self.shard.lineage.backlog > BACKLOG_ROWS_MAX and self.shard.lineage.failed is None:  # noqa: ASYNC110 - another thread
+        lineage = self.shard.lineage
+        while lineage.backlog > BACKLOG_ROWS_MAX and lineage.failed is None:
+            if lineage.trouble is not None:
+                raise lineage.trouble
             await asyncio.sleep(0.01)
 
     # --- READS ------------------------------------------------------------------------------------

@@ -247,6 +247,18 @@ TABLE: dict[str, Wording] = {
         "The operator must add space.",
         30.0,
     ),
+    "disk_full": Wording(
+        "unavailable",
+        "The disk of this home is nearly full: memory writes are stopped, later reads too; holds and erasures go on.",
+        "The operator must free disk space.",
+        30.0,
+    ),
+    "store_unwritable": Wording(
+        "unavailable",
+        "This tenant's catalog can't be written now: memory writes are stopped, reads and holds go on.",
+        "The operator finds the cause in `cordon status`; it is tried again by itself.",
+        5.0,
+    ),
     "reads_full": Wording(
         "unavailable",
         "The record of reads is full: questions can't be answered, writes and holds go on.",

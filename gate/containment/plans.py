@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from gate import ids
 from gate.config import PLAN_MS
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide, decide_all
@@ -96,7 +98,8 @@ class Plans:
         )
         plan_id, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
         catalog = self.shard.indexes[t.account].catalog
-        await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
+        with suppress(ProjectionUnwritable):  # it is kept in memory as well
+            await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
         self._kept[t.account, plan_id] = record, expires_ms
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
@@ -177,7 +180,13 @@ class Plans:
             raise Refused("plan_unknown", field="plan")
         t.plans_used.add(plan_id)
         self._kept.pop((t.account, plan_id), None)
-        self.shard.index_later(self.shard.indexes[t.account].catalog.use_plan, plan_id, self.shard.now_ms())
+        catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
+
+        def note() -> None:
+            with suppress(ProjectionUnwritable):  # `case_opened` names it, too
+                catalog.use_plan(plan_id, now_ms)
+
+        self.shard.index_later(note)
 
     def _usable(self, p: Principal, plan_id: bytes, record: PlanRecord) -> bool:
         """A plan may be handed on, to who could have made it."""

@@ -39,7 +39,9 @@ class _Ack(msgspec.Struct):
 
 
 class Committer:
-    """`last_seq` is the last sequence known to be in the stream. `retries` counts attempts beyond the first."""
+    """`last_seq` is the last sequence known to be in the stream. `retries` counts attempts beyond the first. `stuck`: the broker
+    answers questions about the stream and stores nothing, as after its disk was full, until it is started again.
+    """
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Committer:
         self.stream = stream
         self.last_seq = last_seq
         self.retries = 0
+        self.stuck = False
         self._nc = nc
         self._subject = subject
         self._ack_timeout_s = ack_timeout_s
@@ -84,7 +87,7 @@ class Committer:
             self._asked()
             seq = await self._append(data)
             self._answered()
-            self.last_seq = seq
+            self.last_seq, self.stuck = seq, False
             return seq
 
     async def confirm(self) -> None:
@@ -112,6 +115,7 @@ class Committer:
                 found = await self._is_stored(digest)
                 if found:
                     return self.last_seq + 1
+                self.stuck = self.stuck or (found is False and ack is None)
                 if found is False and ack is not None and ack.error is not None:
                     refusals += 1
                     self._give_up(ack.error, refusals)
@@ -137,7 +141,7 @@ class Committer:
         return ack.seq
 
     async def _is_stored(self, digest: bytes) -> bool | None:
-        """Whether our bytes are at the expected sequence; None if nobody tells. Another's bytes there are `SteppedDown`."""
+        """Whether our bytes are at the expected sequence; None if nobody can tell. Another's bytes there are `SteppedDown`."""
         expected = self.last_seq + 1
         try:
             last = (await stream_state(self._nc, self.stream)).last
@@ -147,7 +151,10 @@ class Committer:
             there = await stored(self._nc, self.stream, expected)
         except Unanswered:
             return None
-        if there is None or hashlib.sha256(there).digest() != digest:
+        if there is None:  # counted and not kept: a broker whose disk was full does so until it is started again
+            self.stuck = True
+            return None
+        if hashlib.sha256(there).digest() != digest:
             raise SteppedDown(self.stream, expected)
         return True
 

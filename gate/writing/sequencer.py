@@ -218,9 +218,13 @@ class Sequencer:
         for w in writes:
             by.setdefault(w.principal.tenant.account, []).append(w)
         try:
+            self.shard.room.check_draft()  # those that were taken before it filled up
             await self._append({account: [w.stored for w in ws if w.stored] for account, ws in by.items()})
         except LedgerFull:
             self._not_stored(writes, Refused("ledger_full"))
+            return
+        except Refused as e:
+            self._not_stored(writes, e)
             return
         except TooLarge as e:
             if len(writes) == 1:
@@ -259,6 +263,7 @@ class Sequencer:
         seq = await s.ledger.append(data)
         s.heads.commit(block)
         s.ledger_seq = seq
+        s.room.appended(len(data))
         for section, stored in zip(block.sections, events.values(), strict=True):
             t = s.tenants[section.tenant]
             t.blocks.note(section.seq, seq)
@@ -325,6 +330,8 @@ class Sequencer:
             raise Refused("tenant_broken")
         if any(x.weight > EVENT_BYTES_MAX for x in stored):
             raise Refused("event_too_large", limit=EVENT_BYTES_MAX)
+        for x in stored:
+            self.shard.room.check_event(x.event)
         batch: list[Stored] = []
         size = 0
         for x in stored:
@@ -385,7 +392,3 @@ def receipt_of(p: Principal, seq: int, e: E.MemoryWritten, now_ms: int, request_
         parents=[t.memory_id(s) for s in parents],
         position=seq,
     )
-
-
-def wall_ms() -> int:
-    return int(time.time() * 1000)
