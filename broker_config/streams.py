@@ -7,6 +7,7 @@ place of a lost one would hide the loss.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import msgspec
 from nats.aio.client import Client
@@ -70,7 +71,7 @@ async def ensure_streams(
     marker = home.streams(shard)
     try:
         if marker.exists():
-            return await _check(client.jetstream(), msgspec.json.decode(marker.read_bytes(), type=dict[str, str]))
+            return await _check(client.jetstream(), _known(marker))
         ids = {
             config.name or "": await _create(client.jetstream(), config)
             for config in stream_configs(shard, shared=shared, replicas=replicas, reads_first=reads_first)
@@ -81,6 +82,17 @@ async def ensure_streams(
         ) from None
     write_private(marker, msgspec.json.encode(ids).decode())
     return ids
+
+
+def _known(marker: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(marker.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as e:
+        raise ConfigError(
+            f"{marker} can't be read ({e}): it names the home's streams.",
+            reason="streams_unknown",
+            advice="Put it back from a copy. If the broker's data is this home's own, remove it: the streams there are taken.",
+        ) from None
 
 
 async def _create(js: JetStreamContext, config: StreamConfig) -> str:

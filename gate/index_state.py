@@ -47,12 +47,13 @@ class TenantIndex:
         self.contexts: dict[bytes, ContextText] = {}
         self.applied = 0  # tenant_seq up to which memories are indexed
 
-    def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
-        """Index the memories of one block and move the catalog's position (rows that it has are skipped there)."""
+    def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> int:
+        """Index the memories of one block and move the catalog's position; how many rows the catalog didn't have."""
         self.index(memories)
         self.applied = max(self.applied, tenant_seq)
-        self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
+        new = self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
         self.catalog.maybe_commit(time.monotonic())
+        return new
 
     def index(self, memories: Sequence[NewMemory]) -> None:
         """Make memories findable; the catalog is left alone."""

@@ -73,6 +73,7 @@ class Recovery:
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
         self.events = self.records = 0
+        self.catalog_rows = self.lineage_blocks = 0  # what these didn't have
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
         self.lineage_at = shard.lineage.positions  # what the lineage store has: no rows are made of it again
         self.erased = erased.instead(nc, shard.number)
@@ -113,14 +114,27 @@ class Recovery:
             if reads.last:
                 s.lineage.put("READS", reads.last, Rows())  # nothing of it will come any more
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
-        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
-        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
+        s.ledger = Committer(
+            self.nc,
+            streams(s.number)[0],
+            f"ledger.{s.number}.block",
+            ledger.last,
+            replicas=ledger.replicas,
+            identity=ledger.identity,
+        )
+        s.reads = Committer(
+            self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas, identity=reads.identity
+        )
         s.ledger_replicas = ledger.replicas
         s.room.ledger_is(ledger.bytes, ledger.max_bytes)
         s.room.look()
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
-        log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
+        s.replayed |= {"catalog_rows": self.catalog_rows, "lineage_blocks": self.lineage_blocks}
+        log.info(
+            "replayed %d events and %d reads in %.2f s; new to a catalog: %d memories, to the lineage store: %d blocks",
+            *(self.events, self.records, seconds, self.catalog_rows, self.lineage_blocks),
+        )
 
     async def _reads(self, name: str, start: int, last: int) -> Blocks:
         """READS around its gaps: whether they are accepted is known when the ledger has been read."""
@@ -205,7 +219,7 @@ class Recovery:
         s.ledger_seq = block.header.no
         s.replaying = (block.header.no, last)
         if block.header.no > self.lineage_at["LEDGER"]:
-            s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
+            self.lineage_blocks += s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
             await self._room()
         else:
             for account, _, _ in rows:
@@ -323,7 +337,7 @@ class Recovery:
 
         def index() -> None:
             for tenant_index, new, at, last, chain in jobs:
-                tenant_index.apply(new, at, last, chain)
+                self.catalog_rows += tenant_index.apply(new, at, last, chain)
                 tenant_index.catalog.commit()
             for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
                 s.indexes[account].index(waiting[account])
@@ -363,7 +377,7 @@ class Recovery:
         self.records += len(records)
         s.reads_seq = block.header.no
         if block.header.no > self.lineage_at["READS"]:
-            s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
+            self.lineage_blocks += s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
             await self._room()
 
 

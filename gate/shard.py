@@ -89,7 +89,7 @@ class Shard:
         self.reads: Committer
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
-        self.index = IndexThread(loop, self._idle)
+        self.index = IndexThread(loop, self._idle, damaged=self.fail)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)

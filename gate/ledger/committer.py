@@ -53,13 +53,14 @@ class Committer:
         ack_timeout_s: float = 3.0,
         lease_s: float = 5.0,
         replicas: int = 1,
+        identity: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
         self.last_seq = last_seq
         self.retries = 0
         self.stuck = False
-        self._nc = nc
+        self._nc, self._identity = nc, identity
         self._subject = subject
         self._ack_timeout_s = ack_timeout_s
         self._lease_s = lease_s
@@ -91,13 +92,16 @@ class Committer:
             return seq
 
     async def confirm(self) -> None:
-        """Ask whether the stream still ends where this writer left it: `healthy` then holds for an idle writer too."""
+        """Ask whether the stream is still the same and ends where this writer left it: an idle one is then `healthy` too."""
         if self._outstanding.locked():
             return  # the append under way is the question
         async with self._outstanding:
             self._asked()
             try:
-                last = (await stream_state(self._nc, self.stream)).last
+                state = await stream_state(self._nc, self.stream)
+                last = state.last
+                if self._identity and state.identity != self._identity:
+                    raise LedgerWentBack(f"{self.stream} isn't the stream any more that was read at the start.")
                 self._check_reaches(last)
             except Unanswered:
                 return

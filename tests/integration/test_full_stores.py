@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import signal
@@ -55,10 +54,10 @@ async def refused(asking: Any) -> str:
     return said.value.reason
 
 
-def troubles(world: World) -> list[str]:
+async def troubles(world: World) -> list[str]:
     """What `cordon status` names."""
-    done = cordon(world, "status", "--json")
-    return json.loads(done.stdout).get("gatekeeper", {}).get("troubles", [])  # type: ignore[no-any-return]
+    async with Control(world.home) as control:
+        return list((await control.status())["troubles"])
 
 
 def cordon(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -68,16 +67,16 @@ def cordon(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def named(world: World, words: str, timeout_s: float = 15.0) -> None:
-    """`cordon status` comes to name a trouble."""
+    """The gatekeeper comes to name a trouble."""
     async with asyncio.timeout(timeout_s):
-        while not any(words in x for x in await asyncio.to_thread(troubles, world)):  # noqa: ASYNC110 - another process
+        while not any(words in x for x in await troubles(world)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
 
 
 async def passed(world: World, words: str, timeout_s: float = 20.0) -> None:
     """And names it no more."""
     async with asyncio.timeout(timeout_s):
-        while any(words in x for x in await asyncio.to_thread(troubles, world)):  # noqa: ASYNC110 - another process
+        while any(words in x for x in await troubles(world)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
 
 
@@ -186,6 +185,8 @@ def test_catalog_and_lineage_store_that_can_t_be_written_stop_drafts_alone_until
                 case = await desk.hold_now(during.id, "in the middle of it")
                 assert (await memory.get([before.id, during.id])).ids == [before.id]
                 await named(world, "lineage.duckdb can't be written")
+                shown = await asyncio.to_thread(cordon, world, "status")
+                assert "attention: the catalog of tenant acme can't be written" in shown.stderr
                 erasing = await desk.erase([before.id], "in the middle of it")
                 assert erasing.state == "erasing"
                 assert (await memory.get(before.id)).withheld == {"erased": 1}
