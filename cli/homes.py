@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -45,21 +45,21 @@ def up(
     An empty home has nobody in it: go on with `cordon tenant add`, or take `cordon quickstart` instead.
     """
     if detach:
-        return _told(call, ensure_up(call.home))
+        return _told(call, ensure_up(call.home, None if call.json else note))
     from broker_config.supervisor import start
 
     return _told(call, start(call.home, detach=False, on_line=None if call.json else note))
 
 
-def ensure_up(home: Home) -> Status:
-    """The running home: started in the background, unless it is up already."""
+def ensure_up(home: Home, on_line: Callable[[str], None] | None = None) -> Status:
+    """The running home: started in the background, unless it is up already. `on_line` hears of troubles on the way."""
     from broker_config.supervisor import read_status, start
 
     running = read_status(home)
     if running is not None and running.state == "ready":
         return running
     with progress("starting broker and gatekeeper"):
-        return start(home, detach=True)
+        return start(home, detach=True, on_line=on_line)
 
 
 def down(call: Call) -> int | None:

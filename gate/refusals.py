@@ -227,6 +227,12 @@ TABLE: dict[str, Wording] = {
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5
     ),
+    "issuer_silent": Wording(
+        "unavailable",
+        "The issuer, which signs credentials, is there and gives no answer: it may be hung.",
+        "Nothing was delegated. The operator restarts it: `cordon status` names its pid.",
+        15.0,  # longer than a client tries: it doesn't pass by itself
+    ),
     "starting": Wording(
         "unavailable",
         "The gatekeeper is starting: it reads the ledger again.",

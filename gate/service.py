@@ -20,7 +20,7 @@ import numpy as np
 from nats.aio.client import Client
 
 from bus.errors import ConfigError, CordonError
-from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
+from bus.identity import RegistryEntry, UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from bus.servers import SERVER_VERSION_MIN, Servers, Troubles, servers
 from gate.clock import SteadyClock
@@ -177,7 +177,7 @@ async def opened(
         clock.begin(await _newest_ms(nc, paths.shard, states[0].last), day)
         lineage = open_lineage(paths, {"LEDGER": states[0].identity, "READS": states[1].identity})
         operator = paths.operator_jwt.read_text().strip()
-        registry = verify_registry(paths.registry.read_text().strip(), operator)
+        registry = _registry(paths, operator)
         shard = Shard(
             paths=paths,
             loop=loop,
@@ -204,6 +204,17 @@ async def opened(
             await asyncio.to_thread(lineage.close)
         with suppress(Exception):
             await asyncio.wait_for(nc.close(), 2)
+
+
+def _registry(paths: Paths, operator: str) -> dict[str, RegistryEntry]:
+    try:
+        return verify_registry(paths.registry.read_text().strip(), operator)
+    except (ConfigError, ValueError) as e:
+        raise ConfigError(
+            f"{paths.registry} can't be used: {e.message if isinstance(e, ConfigError) else 'it is no text'}",
+            reason="registry_damaged",
+            advice="Put it back from a copy of the home's trust folder.",
+        ) from None
 
 
 async def _newest_ms(nc: Client, shard: int, last: int) -> int:

@@ -324,6 +324,8 @@ class Shard:
             found.append(self.clock.trouble)
         if self.read_only:
             found.append("agents can't write: `read_only` in cordon.toml, as in a home that was restored to look at")
+        if self.delegations.silent:
+            found.append("the issuer gave no answer when it was asked last: nobody can delegate; kill -9 its pid restarts it")
         if not starting and self.erasures.janitor_is_silent():
             found.append("the janitor doesn't ask for work: what is erased stays in the ledger until it does; see its log")
         return found

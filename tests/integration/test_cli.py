@@ -28,7 +28,7 @@ from cli.main import run
 
 CORDON = str(Path(sys.executable).with_name("cordon"))
 WAIT_S = 60.0
-AGAIN = "It is not tried again by itself: `cordon down`, then `cordon up --detach`."
+AGAIN = "A restart alone changes nothing; after that: `cordon down`, then `cordon up --detach`."
 CODES = {"refused": 1, "usage": 2, "conflict": 3, "not permitted": 4, "incomplete": 5, "unavailable": 6}
 
 

@@ -188,7 +188,7 @@ def test_a_gatekeeper_that_refuses_to_serve_is_left_alone_and_the_broker_stays(h
     assert set(status.pids) == {"supervisor", "broker"}
     log = home.log("supervisor").read_text()
     assert log.count("gatekeeper started") == 1
-    assert "degraded: It went back. Look. It is not tried again by itself: `cordon down`" in refused_again(home)
+    assert "degraded: It went back. Look. A restart alone changes nothing; after that: `cordon down`" in refused_again(home)
     stop(home)
     assert up(home).state == "ready"
 
