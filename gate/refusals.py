@@ -250,7 +250,7 @@ TABLE: dict[str, Wording] = {
     "ledger_full": Wording(
         "unavailable",
         "The ledger is full: memory writes are stopped, reads and holds go on.",
-        "The operator must add space.",
+        "The operator must add space: `cordon broker room --ledger GIB`.",
         30.0,
     ),
     "disk_full": Wording(
@@ -268,7 +268,7 @@ TABLE: dict[str, Wording] = {
     "reads_full": Wording(
         "unavailable",
         "The record of reads is full: questions can't be answered, writes and holds go on.",
-        "The operator must add space.",
+        "The operator must add space: `cordon broker room --reads GIB`.",
         30.0,
     ),
     "context_changed": Wording("unavailable", "The context was closed while this was answered.", "Ask again.", 0.1),

@@ -17,6 +17,7 @@ from gate.operators import Operators
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
+from gate.room import Room
 from gate.shard import Shard
 from gate.state.tenant import Tenant
 from gate.writing.decide import Write
@@ -111,7 +112,7 @@ class SmallShard:
         self.event_rows = EventRows()
         self.event_rows.numbers[tenant.account] = 0
         self.lineage = self
-        self.index = Index()
+        self.index, self.room = Index(), Room()
         self.sent: list[bytes] = []
         self.refused: list[Refused] = []
         me = cast(Shard, self)

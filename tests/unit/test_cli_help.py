@@ -40,7 +40,7 @@ def test_the_commands_are_these() -> None:
         "why", "trace up", "trace down", "hold", "release", "review", "case list", "erase", "erasure list", "erasure show",
         "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
         "case show", "context show", "context close", "rebuild", "verify", "doctor security", "doctor ledger", "demo",
-        "broker render", "broker init", "broker check", "gate",
+        "broker render", "broker init", "broker check", "broker room", "gate",
         "snapshot create", "snapshot list", "snapshot verify", "snapshot prune", "backup", "restore", "drill",
     }  # fmt: skip
 
