@@ -167,6 +167,7 @@ class Supervisor:
         if broker := self._children.pop("broker", None):
             self._unstick_at = now + UNSTICK_AGAIN_S
             self._log("The broker answers and stores nothing. Starting it again.")
+            broker.kill()  # a stop in good order would write down the sequence of the message that it didn't store
             stop_server(broker, self.home)
 
     def _disk_full(self) -> bool:
