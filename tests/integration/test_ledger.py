@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
