@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lambda _: None) -> Ended:
     """`python -m gate` in a mode that ends, beside a broker that runs. `say` is told its progress."""
     parent = os.getpid()
-    said = home.settings().clock
+    said = home.settings().clock if home.config.exists() else ""
     clock = ["--clock", said] if said else []
     home.logs.mkdir(exist_ok=True)
     with home.log("gatekeeper").open("ab") as log:

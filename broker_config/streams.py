@@ -15,7 +15,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import NotFoundError, ServerError
 
 from bus.errors import ConfigError, Unavailable
@@ -82,15 +82,21 @@ async def streams_room(client: Client, shard: int = 0, most: Mapping[str, int] =
             info = await js.stream_info(f"{kind}_{shard}")
             wanted = most.get(kind.lower())
             if wanted is not None:
-                if wanted <= info.state.bytes:
-                    raise _no_room(info.config.name or kind, wanted, f"it holds {info.state.bytes:,} bytes")
-                info = await js.update_stream(info.config.evolve(max_bytes=wanted))
+                info = await _enlarge(js, info, wanted)
             found.append(StreamRoom(info.config.name or kind, info.state.bytes, info.config.max_bytes or -1))
-    except ServerError as e:
-        raise _no_room(kind, wanted or 0, f"the server says: {e.description}") from None
     except (NatsError, TimeoutError) as e:
         raise _failed(e) from None
     return found
+
+
+async def _enlarge(js: JetStreamContext, info: StreamInfo, wanted: int) -> StreamInfo:
+    name, size = info.config.name or "", info.state.bytes
+    if wanted <= size:
+        raise _no_room(name, wanted, f"it holds {size:,} bytes")
+    try:
+        return await js.update_stream(info.config.evolve(max_bytes=wanted))
+    except ServerError as e:
+        raise _no_room(name, wanted, f"the server says: {e.description}") from None
 
 
 def _no_room(stream: str, wanted: int, why: str) -> ConfigError:

@@ -171,7 +171,10 @@ class Supervisor:
             stop_server(broker, self.home)
 
     def _disk_full(self) -> bool:
-        found = os.statvfs(self.home.path)
+        try:
+            found = os.statvfs(self.home.path)
+        except OSError:
+            return False
         free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         return free < min(FULL_FREE_BYTES, size * FULL_FREE_SHARE)
 

@@ -79,9 +79,11 @@ def start(
     detach: bool,
     ready_timeout_s: float = READY_TIMEOUT_S,
     on_line: Callable[[str], None] | None = None,
+    troubles_alone: bool = False,
     gatekeeper: Sequence[str] = (),
 ) -> Status:
-    """Start the home. `on_line` gets a line for people at each change of state; detached, of each trouble on the way.
+    """Start the home. `on_line` gets a line for people at each change of state; with `troubles_alone` only of what goes wrong on
+    the way.
 
     detach: return when it is ready, or degraded because the gatekeeper refuses to serve (`error` says why); all goes on.
     Not detach: return when it was stopped (Ctrl-C, SIGTERM, `cordon down`).
@@ -102,7 +104,7 @@ def start(
         child = spawn(argv, home.log("supervisor"), keep=(lock,), death_signal=None if detach else signal.SIGTERM)
     finally:
         os.close(lock)
-    told = _Teller(home, on_line, troubles_alone=detach)
+    told = _Teller(home, on_line, troubles_alone=troubles_alone)
     return _until_ready(child, home, told, ready_timeout_s) if detach else _until_stopped(child, told)
 
 

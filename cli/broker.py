@@ -185,7 +185,7 @@ def room(
     if call.json:
         print_json({"streams": [{"stream": x.stream, "bytes": x.bytes, "max_bytes": x.max_bytes} for x in found]})
         return None
-    rows = [(x.stream, f"{x.bytes / GIB:.2f}", f"{x.max_bytes / GIB:g}", f"{x.bytes / x.max_bytes:.1%}") for x in found]
+    rows = [(x.stream, f"{x.bytes / GIB:.2f}", f"{x.max_bytes / GIB:g}", f"{x.bytes / max(1, x.max_bytes):.1%}") for x in found]
     show(table(("stream", "GiB", "of", "full"), rows))
     return None
 

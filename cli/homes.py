@@ -59,7 +59,7 @@ def ensure_up(home: Home, on_line: Callable[[str], None] | None = None) -> Statu
     if running is not None and running.state == "ready":
         return running
     with progress("starting broker and gatekeeper"):
-        return start(home, detach=True, on_line=on_line)
+        return start(home, detach=True, on_line=on_line, troubles_alone=True)
 
 
 def down(call: Call) -> int | None:

@@ -25,6 +25,7 @@ BACK_OFF_MOST_S: Final = 1.0
 # A server that is cut off from the others takes itself for the stream's leader, and tells what it knows, for 10 s at most.
 DEPOSED_S: Final = 15.0
 REFUSALS_MAX: Final = 5  # an error that isn't about space may pass (a leader election, a configuration being changed)
+FUTILE_MAX: Final = 2  # once may be an answer that came too late
 HEADER_BYTES: Final = 256  # nats-py's own size check forgets the headers; the broker counts them and drops the connection
 _STORE_FAILED: Final = 10077  # carries the store's own words
 _NO_SPACE: Final = frozenset({10023, 10028, 10047})  # insufficient resources, memory and storage resources exceeded
@@ -39,9 +40,7 @@ class _Ack(msgspec.Struct):
 
 
 class Committer:
-    """`last_seq` is the last sequence known to be in the stream. `retries` counts attempts beyond the first. `stuck`: the broker
-    answers questions about the stream and stores nothing, as after its disk was full, until it is started again.
-    """
+    """`last_seq` is the last sequence known to be in the stream. `retries` counts attempts beyond the first."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Committer:
         self.stream = stream
         self.last_seq = last_seq
         self.retries = 0
-        self.stuck = False
+        self._futile = 0  # attempts of the append under way that left nothing, without a word of why
         self._nc, self._identity = nc, identity
         self._subject = subject
         self._ack_timeout_s = ack_timeout_s
@@ -75,6 +74,11 @@ class Committer:
         """False while the broker owes an answer (to an append or a `confirm`) for longer than the lease."""
         return self._unanswered_since is None or self._clock() - self._unanswered_since < self._lease_s
 
+    @property
+    def stuck(self) -> bool:
+        """The broker answers questions about the stream and stores nothing, as after its disk was full, until a restart."""
+        return self._futile >= FUTILE_MAX
+
     async def append(self, data: bytes) -> int:
         """Store `data` as the next message; its sequence. Waits as long as the outcome is unknown.
 
@@ -88,7 +92,7 @@ class Committer:
             self._asked()
             seq = await self._append(data)
             self._answered()
-            self.last_seq, self.stuck = seq, False
+            self.last_seq, self._futile = seq, 0
             return seq
 
     async def confirm(self) -> None:
@@ -119,7 +123,7 @@ class Committer:
                 found = await self._is_stored(digest)
                 if found:
                     return self.last_seq + 1
-                self.stuck = self.stuck or (found is False and ack is None)
+                self._futile += found is False and ack is None
                 if found is False and ack is not None and ack.error is not None:
                     refusals += 1
                     self._give_up(ack.error, refusals)
@@ -156,7 +160,7 @@ class Committer:
         except Unanswered:
             return None
         if there is None:  # counted and not kept: a broker whose disk was full does so until it is started again
-            self.stuck = True
+            self._futile += 1
             return None
         if hashlib.sha256(there).digest() != digest:
             raise SteppedDown(self.stream, expected)

@@ -210,6 +210,19 @@ def test_a_gatekeeper_that_keeps_dying_is_named_by_a_second_up(home: Home) -> No
     assert "If that doesn't help: `cordon down`" in said
 
 
+def test_an_up_in_the_background_says_what_goes_wrong_on_the_way_and_nothing_else(home: Home) -> None:
+    lines: list[str] = []
+    with pytest.raises(Unavailable):
+        start(
+            home, detach=True, ready_timeout_s=1.5, gatekeeper=gatekeeper(home, "die"), on_line=lines.append, troubles_alone=True
+        )
+    assert lines
+    assert all("The gatekeeper ended with" in line for line in lines)
+    lines.clear()
+    status = start(home, detach=True, gatekeeper=gatekeeper(home), on_line=lines.append, troubles_alone=True)
+    assert (status.state, lines) == ("ready", [])
+
+
 def test_a_lost_ledger_keeps_the_gatekeeper_from_starting(home: Home) -> None:
     assert up(home).state == "ready"
     stop(home)
