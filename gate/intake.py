@@ -216,7 +216,7 @@ class Intake:
         s.writes.submit(w)
 
     def _again(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> bool:
-        """Whether it is a retry of a write that is under way. What holds now doesn't count for it: the first may be stored already."""
+        """Whether it is a retry of a write that is under way: what holds now doesn't count, the first may be stored already."""
         first = self.shard.sequencer.under_way.get((p.tenant.account, idem)) if idem else None
         if first is None:
             return False

@@ -1,7 +1,7 @@
 """A broker in memory: subjects, and of JetStream what a ledger rests on. Deterministic; its faults are drawn by who owns it.
 
-Semantics, as nats-server 2.12 has them and tests/contract/ledger holds this to: a message is stored with the next sequence, or not
-at all; an expectation that doesn't fit is error 10071; a stream without room refuses (10077, discard new) and keeps what it has;
+Semantics, as nats-server 2.12 has them and tests/contract/ledger holds this to: a message is stored with the next sequence, or
+not at all; an expectation that doesn't fit is error 10071; a stream without room refuses (10077, discard new) and keeps what it has;
 deleted sequences stay gaps; a pull consumer delivers in order. A connection is one FIFO each way: what was sent on it arrives in
 order or, when it is cut, not at all; what is published while it is down leaves when it is up again, as nats-py does it.
 """
@@ -52,7 +52,7 @@ class Stream:
     pattern: str
     messages: dict[int, Stored] = field(default_factory=dict)
     last: int = 0
-    bytes: int = 0
+    size: int = 0
     max_bytes: int = 0
 
     def append(self, subject: str, data: bytes, headers: dict[str, str]) -> dict[str, Any]:
@@ -63,17 +63,17 @@ class Stream:
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected is not None and int(expected) != self._last_of(subject):
             return {"error": WRONG_LAST}
-        if self.max_bytes and self.bytes + len(data) > self.max_bytes:
+        if self.max_bytes and self.size + len(data) > self.max_bytes:
             return {"error": NO_ROOM}
         self.last += 1
         self.messages[self.last] = Stored(subject, data)
-        self.bytes += len(data)
+        self.size += len(data)
         return {"stream": self.name, "seq": self.last}
 
     def delete(self, seq: int) -> bool:
         gone = self.messages.pop(seq, None)
         if gone is not None:
-            self.bytes -= len(gone.data)
+            self.size -= len(gone.data)
         return gone is not None
 
     def _last_of(self, subject: str) -> int:
@@ -83,7 +83,7 @@ class Stream:
     def info(self) -> dict[str, Any]:
         state = {
             "first_seq": min(self.messages, default=self.last + 1 if self.last else 0), "last_seq": self.last,
-            "messages": len(self.messages), "bytes": self.bytes,
+            "messages": len(self.messages), "bytes": self.size,
         }  # fmt: skip
         config = {"max_bytes": self.max_bytes or -1, "metadata": {"cordon": f"id of {self.name}"}, "num_replicas": 1}
         return {"state": state, "config": config, "created": "2026-05-28T00:00:00Z"}
@@ -230,7 +230,7 @@ class Connection:
 
     # --- nats-py's ----------------------------------------------------------------------------------
     async def request(
-        self, subject: str, payload: bytes = b"", timeout: float = 0.5, headers: dict[str, str] | None = None  # noqa: ASYNC109
+        self, subject: str, payload: bytes = b"", timeout: float = 0.5, headers: dict[str, str] | None = None
     ) -> _Answer:  # fmt: skip
         reply = self.new_inbox()
         future = self._waiting[reply] = self._loop.create_future()
@@ -255,7 +255,7 @@ class Connection:
         self._number += 1
         return f"_R.{id(self)}.{self._number}"
 
-    async def flush(self, timeout: int = 10) -> None:  # noqa: ASYNC109
+    async def flush(self, timeout: int = 10) -> None:
         await asyncio.sleep(self._broker.latency_s)
 
     async def close(self) -> None:

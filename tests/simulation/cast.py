@@ -77,7 +77,5 @@ def _member(trust: Trust, tenant: str, name: str) -> Member:
         "jwt": jwt,
     }  # fmt: skip
     account = user.issuer_account
-    add = AdmAgent(
-        action="add", account=account, name=name, key=key.public, role=role, projects=list(projects), person=person
-    )
+    add = AdmAgent(action="add", account=account, name=name, key=key.public, role=role, projects=list(projects), person=person)
     return Member(tenant, account, name, role, projects, key.public, json.dumps(said), add)

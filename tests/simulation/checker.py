@@ -192,6 +192,7 @@ def check(seen: Seen) -> list[str]:
     for event in found.events:
         seen.models[seen.accounts[event.tenant]].take(event)
     wrong = [f"tenant {name}: {x}" for name, model in seen.models.items() for x in model.wrong]
+    wrong += [f"the gatekeeper failed at a {x}" for x in seen.history.internal]
     wrong += _stored(seen)
     wrong += _recorded(seen, found)
     wrong += _held_is_withheld(seen)

@@ -75,6 +75,8 @@ class Client:
         pause_s = 0.1
         while True:
             told = await self._attempt(subject, frame)
+            if told is not None and isinstance(told.frame, Refusal) and told.frame.error == "internal":
+                self.history.internal.append(f"{type(frame).__name__} of {self.member.name} of {self.member.tenant}")
             passing = told is None or (isinstance(told.frame, Refusal) and told.frame.error in PASSING)
             if not passing:
                 return told
@@ -180,8 +182,8 @@ class Client:
         if self.member.role == "ingest":
             return [(self.feed, 1)]
         return [
-            (self.note, 3), (self.look, 4), (self.fetch, 4), (self.derive, 3), (self.copy, 4), (self.correct, 1), (self.repeat, 1),
-            (self.contradict, 1), (self.acknowledge, 1),
+            (self.note, 3), (self.look, 4), (self.fetch, 4), (self.derive, 3), (self.copy, 4), (self.correct, 1),
+            (self.repeat, 1), (self.contradict, 1), (self.acknowledge, 1),
         ]  # fmt: skip
 
     def _project(self) -> str:
@@ -283,12 +285,15 @@ class Client:
             await self.ask(self._op("release"), frames.Release(case=case, message="it was right", request_id="r"), ANSWER_S)
 
     async def review(self) -> None:
-        held = [w.receipt.id for w in self.history.wrote if w.by.tenant == self.member.tenant and w.receipt and w.receipt.state == "held"]
+        held = [
+            w.receipt.id
+            for w in self.history.wrote
+            if w.by.tenant == self.member.tenant and w.receipt and w.receipt.state == "held"
+        ]
         if held:
-            memory, verdict = self.chance.choice(held), self.chance.choice(("accept", "reject"))
-            accepted = verdict == "accept"
+            memory, accepted = self.chance.choice(held), self.chance.choice((True, False))
             self.history.let_go.append(LetGo(self.member, self.loop.time(), self.broker.wire, memory=memory, accepted=accepted))
-            frame: Any = frames.Review(id=memory, verdict=verdict, message="looked at", request_id="v")
+            frame = frames.Review(id=memory, verdict="accept" if accepted else "reject", message="looked at", request_id="v")
             await self.ask(self._op("review"), frame, ANSWER_S, again=False)
 
     async def close(self) -> None:

@@ -10,7 +10,6 @@ import os
 import random
 import selectors
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 BEGIN_S: Final = 1_780_000_000.0  # the wall clock's start, 2026-05-28
@@ -88,7 +87,7 @@ class Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return CLOCK.now_s
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """At once and here: a thread would come back at another time in each run."""
         future = self.create_future()
         try:

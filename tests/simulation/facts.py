@@ -64,7 +64,9 @@ def plain(value: Any, path: tuple[int, ...] = ()) -> Any:
         return tuple(plain(v, path) for v in value)
     if isinstance(value, list | tuple | deque):
         return [plain(v, path) for v in value]
-    names = [*vars(value)] if hasattr(value, "__dict__") else [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ())]
+    names = (
+        [*vars(value)] if hasattr(value, "__dict__") else [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ())]
+    )
     return {n: plain(getattr(value, n), path) for n in names if n not in LEFT_OUT and not callable(getattr(value, n))}
 
 

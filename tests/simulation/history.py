@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from bus.frames import Case, Draft, Receipt, Recall
+from bus.frames import Case, Draft, Recall, Receipt
 
 from .cast import Member
 
@@ -82,6 +82,7 @@ class History:
     holds: list[HeldThat] = field(default_factory=list)
     let_go: list[LetGo] = field(default_factory=list)
     shed: list[Shed] = field(default_factory=list)
+    internal: list[str] = field(default_factory=list)  # requests that a gatekeeper failed at
     told: list[str] = field(default_factory=list)  # what happened, for people
 
     def tell(self, now_s: float, what: str) -> None:

@@ -7,18 +7,17 @@ looks once at all there is → the facts of the living gatekeeper and of one tha
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
-import shutil
 import tempfile
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import gate.service as service
-from bus.frames import AdmProject, AdmTenant, Frame, Get, Recall
+from bus.frames import AdmAgent, AdmProject, AdmTenant, Get, Recall
 
 from . import checker
 from .broker import Broker, Connection, Fate
@@ -45,6 +44,7 @@ class Verdict:
     wrong: list[str]
     history: History
     counts: dict[str, int] = field(default_factory=dict)
+    digest: str = ""  # of all that the streams hold
 
 
 class Run:
@@ -70,7 +70,9 @@ class Run:
 
     def _process(self, name: str) -> Process:
         home = self.folder / name.replace(" ", "-")
-        shutil.copytree(self.cast.path, home)
+        home.mkdir()
+        for shared in ("trust", "creds"):
+            (home / shared).symlink_to(self.cast.path / shared)
         limits = service.Limits(rates=False)
         process = Process(name, home, self.broker, "CORE", in_turn=self.plan.gatekeepers > 1, limits=limits)
         process.told = self.tell
@@ -114,7 +116,8 @@ class Run:
         accounts = {a.key: name for name, a in self.cast.accounts.items()}
         seen = checker.Seen(self.history, streams, accounts, {m.key: m for m in self.cast.members})
         self.wrong += checker.check(seen)
-        return Verdict(self.seed, self.plan, self.wrong, self.history, seen.counts())
+        digest = hashlib.sha256(b"".join(data for blocks in streams.values() for data in blocks.values())).hexdigest()[:16]
+        return Verdict(self.seed, self.plan, self.wrong, self.history, seen.counts(), digest)
 
     async def _keep(self, process: Process) -> None:
         """The supervisor: what ended is started again, unless it refused to serve."""
@@ -146,7 +149,9 @@ class Run:
         admin = process.shard.admin
         for name in self.tenants:
             account = self.cast.accounts[name]
-            frames: list[Frame] = [AdmTenant(action="add", account=account.key, name=name, user_key=account.user_key)]
+            frames: list[AdmTenant | AdmProject | AdmAgent] = [
+                AdmTenant(action="add", account=account.key, name=name, user_key=account.user_key)
+            ]
             shares = {"flow_from": ["p1"], "flow_to": ["p1"]} if self.chance.random() < 0.5 else {}
             for project in PROJECTS:
                 settings: dict[str, Any] = {k: ["p2" if project == "p1" else "p1"] for k in shares}
@@ -186,7 +191,7 @@ class Run:
                         connection.cut(seconds)
                 case "ledger full" | "reads full":
                     stream = self.broker.streams["LEDGER_0" if fault == "ledger full" else "READS_0"]
-                    stream.max_bytes = max(stream.bytes, 1)
+                    stream.max_bytes = max(stream.size, 1)
                     self.loop.call_later(seconds, self._room_again)
                 case "clock":
                     step = self.chance.choice(CLOCK_STEPS_S)
@@ -278,20 +283,16 @@ def simulate(seed: int, cast: Cast) -> Verdict:
     """Run a seed to its verdict."""
     logging.disable(logging.CRITICAL)
     reseed(seed)
-    with tempfile.TemporaryDirectory(prefix="cordon-sim-") as folder:
-        with asyncio.Runner(loop_factory=Loop) as runner:
-            run: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="cordon-sim-") as folder, asyncio.Runner(loop_factory=Loop) as runner:
+        run: list[Run] = []
 
-            async def whole() -> Verdict:
-                run.append(Run(seed, cast, Path(folder)))
-                try:
-                    return await run[0].judged()
-                except Exception as e:
-                    where = traceback.extract_tb(e.__traceback__)[-1]
-                    wrong = [*run[0].wrong, f"the run ended: {e!r} at {Path(where.filename).name}:{where.lineno}"]
-                    return Verdict(seed, run[0].plan, wrong, run[0].history)
+        async def whole() -> Verdict:
+            run.append(Run(seed, cast, Path(folder)))
+            try:
+                return await run[0].judged()
+            except Exception as e:
+                where = traceback.extract_tb(e.__traceback__)[-1]
+                wrong = [*run[0].wrong, f"the run ended: {e!r} at {Path(where.filename).name}:{where.lineno}"]
+                return Verdict(seed, run[0].plan, wrong, run[0].history)
 
-            return runner.run(whole())
-
-
-Say = Callable[[str], None]
+        return runner.run(whole())

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time as real_time
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from .cast import Cast
-from .mutations import planted
+from .mutations import PLANTS, SEEDS, planted
 from .run import Verdict, simulate
 
-REPEAT = "make sim SEED={}"
-WRONG_SHOWN = 5
+REPEAT: Final = "make sim SEED={}"
+WRONG_SHOWN: Final = 5
 
 
 def go(seeds: Iterable[int]) -> int:
@@ -31,8 +29,8 @@ def go(seeds: Iterable[int]) -> int:
     return 1 if failed else 0
 
 
-def told(seed: int, mutate: str = "") -> int:
-    with planted(mutate):
+def told(seed: int, plant: str = "") -> int:
+    with planted(plant):
         verdict = simulate(seed, Cast())
     print(f"seed {seed}: {verdict.plan}")
     print("\n".join(verdict.history.told))
@@ -40,23 +38,21 @@ def told(seed: int, mutate: str = "") -> int:
     return 1 if verdict.wrong else 0
 
 
-def found(seeds: Iterable[int], mutate: str) -> int:
-    """Exit code: 1 when a seed finds the planted fault."""
-    cast = Cast()
-    with planted(mutate):
-        for seed in seeds:
-            verdict = simulate(seed, cast)
-            if verdict.wrong:
-                print(f"{mutate}: seed {seed}: {verdict.wrong[0]}")
-                return 1
-    print(f"{mutate}: not found")
-    return 0
+def search(names: Iterable[str]) -> int:
+    """Plant faults, one at a time. Exit code: 0 when a seed finds each of them."""
+    cast, missed = Cast(), 0
+    for name in names:
+        first = PLANTS[name][1]
+        with planted(name):
+            verdicts = (simulate((first + i) % SEEDS, cast) for i in range(SEEDS))
+            found = next((v for v in verdicts if v.wrong), None)
+        missed += found is None
+        print(f"{name}: " + (f"seed {found.seed}: {found.wrong[0]}" if found else f"no seed of {SEEDS} finds it"), flush=True)
+    return 1 if missed else 0
 
 
 def _show(verdict: Verdict) -> None:
     for what in verdict.wrong[:WRONG_SHOWN]:
         print(f"WRONG: {what}")
-    print(f"{verdict.counts}: {len(verdict.wrong)} wrong")
-
-
-assert os and sys and real_time
+    said = ", ".join(f"{count:,} {what}" for what, count in sorted(verdict.counts.items()))
+    print(f"{said}; {len(verdict.wrong)} wrong; streams {verdict.digest}")
