@@ -170,6 +170,8 @@ class Intake:
     def _write(self, p: Principal, d: Draft, reply: str, request_id: str) -> None:
         s, t = self.shard, p.tenant
         idem, content = _idempotency(p, d)
+        if self._again(p, idem, content, reply, request_id):
+            return
         if idem in t.idem:  # before all that time may have changed since: a retry is answered however late
             s.count(p, 1)
             s.answer_duplicate(p, idem, content, reply, request_id)
@@ -211,7 +213,20 @@ class Intake:
             idem_content=content,
         )
         s.count(p, 1)
+        if idem:
+            s.sequencer.under_way[(t.account, idem)] = w
         s.writes.submit(w)
+
+    def _again(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> bool:
+        """Whether it is a retry of a write that is under way: what holds now doesn't count, the first may be stored already."""
+        first = self.shard.sequencer.under_way.get((p.tenant.account, idem)) if idem else None
+        if first is None:
+            return False
+        if first.idem_content != content:
+            raise Refused("idempotency_conflict", field="idempotency_key")
+        self.shard.count(p, 1)
+        first.also.append((reply, request_id))
+        return True
 
     @staticmethod
     def _one_user(p: Principal, scope: int, scope_id: str) -> None:

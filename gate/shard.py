@@ -32,6 +32,7 @@ from gate.lease import Lease
 from gate.ledger import events as E
 from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.committer import Committer
+from gate.ledger.errors import LedgerFull
 from gate.operators import Operators
 from gate.outbox import Outbox
 from gate.paths import Paths
@@ -199,10 +200,14 @@ class Shard:
     async def fence(self) -> None:
         """An empty block of the new owner in both streams: what a former one has still on its way is refused from here on.
 
-        `SteppedDown` if something of it came in since the replay: replay again.
+        `SteppedDown` if something of it came in since the replay: replay again. A stream without room takes no fence, and serves
+        all the same: what a former one may still get in there was answered to nobody, and the next append or question meets it.
         """
-        await self.sequencer.fence()
-        await self.recalls.fence()
+        for stream, fence in (("the ledger", self.sequencer.fence), ("READS", self.recalls.fence)):
+            try:
+                await fence()
+            except LedgerFull:
+                log.warning("%s has no room for a fence: serving without one", stream)
 
     # --- out --------------------------------------------------------------------------------------
     def send(self, subject: str, data: bytes) -> None:
@@ -229,7 +234,9 @@ class Shard:
         self.ask_finished(a)
 
     def finished(self, w: Write) -> None:
-        self.count(w.principal, -1)
+        """It is answered, or refused: with it those that came again meanwhile."""
+        self.sequencer.under_way.pop((w.principal.tenant.account, w.idem), None)
+        self.count(w.principal, -1 - len(w.also))
 
     def ask_finished(self, a: Ask) -> None:
         self.count(a.principal, -1)

@@ -259,13 +259,13 @@ class Holds:
         closure = held.closure if held else (await self.plans.closure(t, case.roots, case.kinds))[0]
         everyone = case.all_members()
         seen = visible_rows(p, everyone)
-        page = np.array(seen[cursor : cursor + PAGE_ITEMS_MAX], np.int32)
-        hops, members = closure.depth[np.searchsorted(closure.nodes, page)].tolist(), set(everyone.tolist())
+        page = seen[cursor : cursor + PAGE_ITEMS_MAX]
+        hops, members = _hops(t, case, closure, page), set(everyone.tolist())
         added = [s for s in held.added if decide(p, s)] if held else []
         return msgspec.structs.replace(
             self.listed(p, case, seen),
             request_id=request_id,
-            members=[self.plans.member(t, s, n, members) for s, n in zip(page.tolist(), hops, strict=True)],
+            members=[self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)],
             next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
             added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
             closure_ms=round(held.closure_ms, 3) if held else 0.0,
@@ -300,3 +300,19 @@ class Holds:
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",
             position=t.position,
         )
+
+
+def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list[int]:
+    """How far the members of a page are from the roots. A copy that another member accounts for joined without an edge that the
+    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from.
+    """
+    joined = np.array(case.joined, np.int32)
+    hops: dict[int, int] = {}
+    for s in joined[~np.isin(joined, closure.nodes)].tolist():  # as they were written: parents come first
+        above = [e.node for e in t.up.edges_of(s) if e.node in case]
+        hops[s] = 1 + min((hops[p] if p in hops else _depth(closure, p) for p in above), default=0)
+    return [hops[s] if s in hops else _depth(closure, s) for s in page]
+
+
+def _depth(closure: Closure, seq: int) -> int:
+    return int(closure.depth[np.searchsorted(closure.nodes, seq)])

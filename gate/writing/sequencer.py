@@ -86,7 +86,8 @@ class Sequencer:
         self.turns: deque[str] = deque()
         self.wake = asyncio.Event()
         self.indexing: asyncio.Task[None] | None = None
-        self.pending: dict[tuple[str, bytes], Write] = {}  # idempotency keys in this block or being indexed
+        # By tenant and idempotency key, from the intake to the answer: what comes again meanwhile is answered with the first.
+        self.under_way: dict[tuple[str, bytes], Write] = {}
         self.blocks = self.events = 0
 
     # --- in ---------------------------------------------------------------------------------------
@@ -174,20 +175,7 @@ class Sequencer:
         return out
 
     def _decide(self, w: Write, now_ms: int) -> bool:
-        """Whether the write gets an event. Duplicates and refusals are answered another way."""
-        t = w.principal.tenant
-        if w.idem:
-            first = self.pending.get((t.account, w.idem))
-            if first is not None:
-                if first.idem_content != w.idem_content:
-                    self.shard.refuse_write(w, Refused("idempotency_conflict", field="idempotency_key"))
-                else:
-                    first.also.append((w.reply, w.request_id))
-                    self.shard.finished(w)
-                return False
-            if w.idem in t.idem:
-                self.shard.answer_duplicate(w.principal, w.idem, w.idem_content, w.reply, w.request_id)
-                return False
+        """Whether the write gets an event, or was refused."""
         try:
             self._begin_idle_epoch(w, now_ms)
             w.event = decide(w, self.shard.gate_id, now_ms)
@@ -197,14 +185,11 @@ class Sequencer:
         except Refused as e:
             self.shard.refuse_write(w, e)
             return False
-        if w.idem:
-            self.pending[(t.account, w.idem)] = w
         return True
 
     def _undecide(self, w: Write) -> None:
         """It didn't fit: it is decided again for the next block, on what holds then."""
         w.event = w.stored = None
-        self.pending.pop((w.principal.tenant.account, w.idem), None)
 
     @staticmethod
     def _begin_idle_epoch(w: Write, now_ms: int) -> None:
@@ -248,7 +233,6 @@ class Sequencer:
 
     def _not_stored(self, writes: list[Write], e: Refused) -> None:
         for w in writes:
-            self.pending.pop((w.principal.tenant.account, w.idem), None)
             self.shard.refuse_write(w, e)
 
     async def fence(self) -> None:
@@ -294,8 +278,6 @@ class Sequencer:
                 if i % ANSWERS == 0:
                     await asyncio.sleep(0)
                 assert w.event is not None
-                if w.idem:
-                    self.pending.pop((account, w.idem), None)
                 receipt = receipt_of(w.principal, w.seq, w.event, s.now_ms(), w.request_id)
                 s.send(w.reply, frames.encode(receipt))
                 for reply, request_id in w.also:

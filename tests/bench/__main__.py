@@ -1,4 +1,6 @@
-"""`python -m tests.bench [--json] [--big] [NAME…]`: measure, print the table. Exit code 1 when a budget is not met."""
+"""`python -m tests.bench [--json] [--big] [--minutes N] [NAME…]`: measure, print the table.
+Exit code 1 when a budget is not met.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and to
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from . import compute, flood, laundering, replay, retrieval, traffic
+from . import compute, flood, laundering, replay, retrieval, soak, traffic
 from .rows import Row, as_json, as_table
 
 BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
@@ -36,11 +38,14 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
 }
 
 
-async def _run(names: list[str], big: bool) -> list[Row]:
+SOAK: Final = "soak"  # only by name: it takes as long as it is told to
+
+
+async def _run(names: list[str], big: bool, minutes: float) -> list[Row]:
     rows = []
     for name in names:
         start = time.monotonic()
-        async for row in BENCHES[name](big):
+        async for row in soak.soak(minutes) if name == SOAK else BENCHES[name](big):
             rows.append(row)
             met = {None: "", True: "  met", False: "  NOT MET"}[row.met]
             ratio = f"  ratio {row.ratio:.3f}" if row.ratio is not None else ""
@@ -51,14 +56,15 @@ async def _run(names: list[str], big: bool) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; none = all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; none = all; or {SOAK}")
     parser.add_argument("--json", action="store_true", help="the rows as JSON instead of a table")
     parser.add_argument("--big", action="store_true", help="also at 100,000 memories (minutes more)")
+    parser.add_argument("--minutes", type=float, default=soak.MINUTES, help=f"of {SOAK} (default %(default)g)")
     args = parser.parse_args()
-    unknown = [n for n in args.names if n not in BENCHES]
+    unknown = [n for n in args.names if n not in BENCHES and n != SOAK]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
-    rows = asyncio.run(_run(args.names or list(BENCHES), args.big))
+    rows = asyncio.run(_run(args.names or list(BENCHES), args.big, args.minutes))
     print(as_json(rows).decode() if args.json else as_table(rows))
     return 0 if all(r.met is not False for r in rows) else 1
 
