@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,15 @@ from .home import Home, private_folder, write_private
 from .snapshots import KEYS, Copy, Say, Snapshots, damaged, link_streams, operator_of, result, trust_still, unsaid, wrong_files
 from .status import read_status
 from .streams import ensure_streams
+from .trust import Trust
 
 
 @dataclass(frozen=True)
 class Wish:
     """What to restore. `position`: the last block; `before_ms`: the last moment; both 0 = all that the copy has.
 
-    `live`: agents may write in it. `by`, `why`: who restores, for its ledger.
+    `live`: agents may write in it. `by`, `why`: who restores, for its ledger. `only`: not all of it: a part, by tenant, project,
+    user and agent (the gatekeeper's program knows what fits); nobody can write in it, and it stays so.
     """
 
     into: Path
@@ -45,6 +47,7 @@ class Wish:
     position: int = 0
     before_ms: int = 0
     live: bool = False
+    only: dict[str, str] = field(default_factory=dict)
 
 
 class Restore:
@@ -58,6 +61,13 @@ class Restore:
 
         Raises Conflict (the folder is in use, the source serves) and Rejected (damaged, no such position, no keys).
         """
+        if wish.live and wish.only:
+            raise Rejected(
+                "A part of a ledger can't be the one that goes on.",
+                reason="part_not_live",
+                field="live",
+                advice="Restore all of it, or leave out --live to look at the part.",
+            )
         into = wish.into.expanduser().absolute()
         if into.exists() and any(into.iterdir()):
             raise Conflict(f"{into} is there already.", reason="home_exists", advice="Name a folder that is not there yet.")
@@ -73,15 +83,24 @@ class Restore:
             )
         part = into.with_name(f".{into.name}.part")
         shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
-        new = Home(part)
-        new.create()
-        self._furnish(new, source, read_only=not wish.live)
-        made = self._pour(new, source, wish, why_not)
-        made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
-        write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
+        try:
+            made = self._made(Home(part), source, wish, why_not, into)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)  # keys are in it
+            raise
         if into.exists():
             into.rmdir()
         part.rename(into)
+        return made
+
+    def _made(self, new: Home, source: Home | None, wish: Wish, why_not: str, into: Path) -> dict[str, Any]:
+        new.create()
+        self._furnish(new, source, read_only=not wish.live)
+        if wish.only.get("tenant"):
+            _leave_out_tenants(new, wish.only["tenant"])
+        made = self._pour(new, source, wish, why_not)
+        made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
+        write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return made
 
     def _source(self) -> tuple[Home | None, str]:
@@ -142,12 +161,14 @@ class Restore:
                 else "Its first block is younger: name another time.",
             )
         wanted = {"block": cut["block"], "by": wish.by, "why": wish.why, "later": not why_not, "read_only": not wish.live}
+        wanted |= {"only": wish.only} if wish.only else {}
         with broker_for(new):
             anyio.run(_make_streams, new, cut["reads_first"])
             poured = result(run_gate(new, "--pour", str(work), "--wanted", json.dumps(wanted), say=self._say))
         shutil.rmtree(work)
         at = datetime.fromtimestamp(cut["at_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
-        return {**poured, "at": at, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
+        only = {**wish.only, "user": "…"} if wish.only.get("user") else wish.only  # an end user's id is personal
+        return {**poured, "at": at, "only": only, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
 
     def _catch_up(self, source: Home, work: Path) -> str:
         """What the live home has beyond the copy, into `work`; why that couldn't be had, or nothing."""
@@ -162,6 +183,16 @@ def _copy_trees(pairs: list[tuple[Path, Path]]) -> None:
     for source, target in pairs:
         if source.exists():
             shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def _leave_out_tenants(new: Home, tenant: str) -> None:
+    """Of other tenants, keys, credentials and settings stay behind."""
+    trust = Trust(new, time.time)
+    for name in [name for name in trust.tenant_names() if name != tenant]:
+        (new.broker_jwt / f"{trust.tenant(name).account}.jwt").unlink(missing_ok=True)
+        for folder in (new.tenant_trust(name), new.issuer_trust(name), new.creds / name, new.path / "policy" / name):
+            shutil.rmtree(folder, ignore_errors=True)
+    trust.write_registry()
 
 
 def _settings_of(folder: Path, new: Home) -> Any:

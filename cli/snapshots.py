@@ -135,12 +135,21 @@ def restore(
     live: Annotated[
         bool, typer.Option("--live", metavar="", help="Agents may write in it: it takes the place of the home.")
     ] = False,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="This tenant alone; a part, to look at.")] = "",
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Only what was written into this project.")] = "",
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="Only what is about this end user.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="Only what this agent wrote, and those that it delegated to.")
+    ] = "",
     message: Message = "",
 ) -> int | None:
     """Make a new home of a snapshot or backup; read-only for agents unless --live is said.
 
     Erasures, holds, revocations and tighter settings that came later are carried over from the live home, if it is there; who
     restored it, and from what, stands in its ledger. Start it with `cordon --home FOLDER up`.
+
+    With --tenant, --project, --user or --agent (all that are given must fit) it has the text of those memories alone. Others of
+    that tenant are there by id, labels and lineage, shown as erased; other tenants aren't. Nobody can ever write in such a part.
     """
     from broker_config.restore import Restore, Wish
     from broker_config.snapshots import Snapshots
@@ -150,7 +159,9 @@ def restore(
     if at and position:
         raise usage("--at and --position exclude each other.", reason="cut_twice", advice="Give one of them.")
     copy = _named_or_newest(Snapshots(call.home), snapshot)
-    wish = Wish(into=Path(into), by=me(), why=message, position=position, before_ms=_ms(at) if at else 0, live=live)
+    given = {"tenant": tenant, "project": project, "user": user, "agent": agent}
+    only = {name: value for name, value in given.items() if value}
+    wish = Wish(into=Path(into), by=me(), why=message, position=position, before_ms=_ms(at) if at else 0, live=live, only=only)
     with progress("restoring") as words:
         made = Restore(call.home, copy, lambda told: words(walked(told))).run(wish)
     if call.json:
@@ -159,9 +170,15 @@ def restore(
         carried = ", ".join(f"{kind} {n:,}" for kind, n in made["carried"].items()) or "nothing"
         shown = {"home": made["home"], "as of": f"block {made['block']:,}, {made['at']}", "memories": f"{made['memories']:,}"}
         lost = made["left_out"]
+        if only:
+            shown |= {"only": ", ".join(f"{k} {v}" for k, v in made["only"].items())}
+            shown |= {"without text": f"{made['stubs']:,} others of the tenant: ids, labels and lineage"}
         shown |= {"carried over": carried, "left out": f"{lost['events']:,} later events, {lost['memories']:,} of them memories"}
         show(facts({k: render_untrusted(v) for k, v in shown.items()}))
-        show("Agents can't write in it (read_only in its cordon.toml)." if made["read_only"] else "It is live.")
+        if only:
+            show("It is a part of the ledger: nobody can write in it, and it can't be made live.")
+        else:
+            show("Agents can't write in it (read_only in its cordon.toml)." if made["read_only"] else "It is live.")
     if not made["later"]:
         note(f"cordon: later erasures, holds and revocations could not be looked up: {render_untrusted(made['later_why_not'])}.")
     return None

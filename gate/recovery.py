@@ -9,11 +9,12 @@ the trace of a lost or forged tail. One that is missing, damaged, of another sch
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -72,6 +73,7 @@ class Recovery:
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
+        self.flushing: Awaitable[None] | None = None
         self.events = self.records = 0
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
         self.lineage_at = shard.lineage.positions  # what the lineage store has: no rows are made of it again
@@ -95,13 +97,15 @@ class Recovery:
             accepted=lambda start: self._accepted(start, ledger.last),
             surveyed=bool(self.broken),
         )
-        async with aclosing(both):
-            async for block in both:
-                if isinstance(block, Block):
-                    await self._ledger_block(block, ledger.last)
-                else:
-                    await self._reads_block(block)
-        await self._flush()
+        with _uncollected():
+            async with aclosing(both):
+                async for block in both:
+                    if isinstance(block, Block):
+                        await self._ledger_block(block, ledger.last)
+                    else:
+                        await self._reads_block(block)
+            await self._flush()
+            await self._flush()  # nothing is left: the last one is done
         self._check_catalogs()
         await self._forget_erased()
         lost = await front.lost(s.lineage)
@@ -287,6 +291,9 @@ class Recovery:
             self.bare.difference_update((account, s) for s in members)
         elif isinstance(event, E.LedgerAccepted):
             self._accept_bare(account, event.ms)
+        elif isinstance(event, E.HomeRestored) and event.part is not None:  # applied: what it left out counts as erased
+            erased = self.shard.tenants[account].columns.at.erased
+            self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
         elif isinstance(event, E.MemoryWritten) and body is None:
             self.bare.add((account, seq))
         elif body is None and _has_body(event):
@@ -327,7 +334,9 @@ class Recovery:
             for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
                 s.indexes[account].index(waiting[account])
 
-        await s.index.call(index)
+        before, self.flushing = self.flushing, s.index.call(index)
+        if before is not None:  # one is worked on while the blocks of the next are read
+            await before
 
     async def _room(self) -> None:
         """Let the lineage store catch up: its queue must not hold the whole ledger."""
@@ -361,6 +370,16 @@ class Recovery:
         if block.header.no > self.lineage_at["READS"]:
             s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
             await self._room()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing that a replay makes is garbage, and the collector would look through all of it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _has_body(event: E.AnyEvent) -> bool:

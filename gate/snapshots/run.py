@@ -61,7 +61,8 @@ async def _connected(paths: Paths, where: Servers, job: Job) -> dict[str, Any]:
             found: dict[str, Any] = msgspec.to_builtins(kept)
             return found
         wanted = msgspec.json.decode(job.wanted, type=Wanted)
-        return await Pour(nc, paths.shard, job.folder, wanted, int(time.time() * 1000), Lines()).run()
+        now_ms = int(time.time() * 1000)
+        return await Pour(nc, paths.shard, job.folder, wanted, now_ms, Lines(), paths.user_key).run()
     finally:
         with suppress(Exception):
             await asyncio.wait_for(nc.close(), 2)
