@@ -24,11 +24,24 @@ PORTS = range(20_000, 32_000)
 PORT_TRIES = 64
 
 
+class Drills(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Targets of `cordon drill`, in seconds; 0 = none. `rto_s`: until a restored home could serve; `rpo_s`: what is lost."""
+
+    rto_s: int = 0
+    rpo_s: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.rto_s, self.rpo_s) < 0:
+            raise ValueError("rto_s and rpo_s are seconds, 0 = no target")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
 
     `read_only`: agents may read, not write: a copy that was restored to look at.
+
+    `drill`: what a drill is to reach.
 
     `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
     """
@@ -37,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rates: bool = True
     quotas: dict[str, int] = {}
     read_only: bool = False
+    drill: Drills = Drills()
     servers: list[str] = []
     ca: str = ""
 
@@ -265,10 +279,8 @@ class Home:
 
     def point_to(self, urls: Sequence[str], ca: str) -> None:
         """From now on the home's broker is elsewhere. `ca`: a PEM file, relative to the home; empty = none."""
-        settings = self.settings()
-        lines = ["# The home's servers are elsewhere: rendered by `cordon broker render`."]
-        lines += [f"port = {settings.port}", f"rates = {str(settings.rates).lower()}", f"servers = {json.dumps(list(urls))}"]
-        write_private(self.config, "\n".join([*lines, f"ca = {json.dumps(ca)}", ""]))
+        settings = msgspec.structs.replace(self.settings(), servers=list(urls), ca=ca)
+        write_private(self.config, rendered(settings, "The home's servers are elsewhere: rendered by `cordon broker render`."))
 
     def settings(self) -> Settings:
         """cordon.toml, validated. `ConfigError` if there is no home or a line in it is wrong."""
@@ -311,6 +323,20 @@ class Home:
         for folder in (self.trust, self.creds):
             for pattern in ("*.nk", "*.key", "*.creds", "*.pending"):
                 yield from folder.rglob(pattern)
+
+
+def rendered(settings: Settings, comment: str) -> str:
+    """cordon.toml with these settings: the port, and what isn't as it is by itself."""
+    default = Settings(port=settings.port)
+    lines, tables = [f"# {comment}", f"port = {settings.port}"], []
+    for name, value in msgspec.to_builtins(settings).items():
+        if name == "port" or value == msgspec.to_builtins(getattr(default, name)):
+            continue
+        if isinstance(value, dict):
+            tables += [f"[{name}]", *(f"{key} = {json.dumps(one)}" for key, one in value.items())]
+        else:
+            lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join([*lines, *tables, ""])
 
 
 def private_folder(path: Path) -> None:

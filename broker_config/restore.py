@@ -1,4 +1,4 @@
-"""A new home made of a snapshot or backup, up to a point in time; and the drill that proves that it can be done.
+"""A new home made of a snapshot or backup, up to a point in time. That it can be done, drills prove (broker_config/drills.py).
 
 The new home has the same operator, tenants and credentials, for they prove who wrote what; its streams have ids of their own, and
 its ledger says of whom it is a copy (`home_restored`). What was forbidden or erased since is carried over from the live home, if
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from bus.errors import Conflict, CordonError, Rejected
 
 from .control import Control
 from .gate_runs import broker_for, run_gate
-from .home import Home, private_folder, write_private
+from .home import Home, private_folder, rendered, write_private
 from .snapshots import KEYS, Copy, Say, Snapshots, damaged, link_streams, operator_of, result, trust_still, unsaid, wrong_files
 from .status import read_status
 from .streams import ensure_streams
@@ -130,14 +129,8 @@ class Restore:
                 advice="Say where that home is with --home, or use a copy that was made --with-keys.",
             )
         settings = source.settings() if source is not None else _settings_of(folder, new)
-        lines = [
-            f"port = {new.settings().port}",
-            f"rates = {str(settings.rates).lower()}",
-            f"read_only = {str(read_only).lower()}",
-        ]
-        if settings.quotas:
-            lines += ["[quotas]", *(f"{name} = {number}" for name, number in settings.quotas.items())]
-        write_private(new.config, "\n".join(["# Restored: see restored.json.", *lines, ""]))
+        kept = msgspec.structs.replace(settings, port=new.settings().port, read_only=read_only, servers=[], ca="")
+        write_private(new.config, rendered(kept, "Restored: see restored.json."))
 
     def _pour(self, new: Home, source: Home | None, wish: Wish, why_not: str) -> dict[str, Any]:
         work = new.run / "restore"
@@ -210,38 +203,3 @@ def _settings_of(folder: Path, new: Home) -> Any:
 async def _make_streams(home: Home, reads_first: int) -> None:
     async with Control(home) as control:
         await ensure_streams(control._client(), home, reads_first=reads_first)
-
-
-def drill(home: Home, copy: Copy, say: Say = unsaid) -> dict[str, Any]:
-    """Restore `copy` into a scratch folder, rebuild and verify it there, and note in drills.jsonl what came of it.
-
-    `seconds`: until it could serve. `lost`: what the home has by now and a restore of this copy wouldn't.
-    """
-    private_folder(home.run)
-    scratch = Path(tempfile.mkdtemp(prefix="drill-", dir=home.run))
-    started, now = time.perf_counter(), time.time()
-    try:
-        made = Restore(home, copy, say).run(Wish(into=scratch / "home", by="drill", why="a drill"))
-        new = Home(scratch / "home")
-        with broker_for(new):
-            rebuilt = result(run_gate(new, "--rebuild", say=say))
-            seconds = round(time.perf_counter() - started, 3)
-            verified = result(run_gate(new, "--verify", say=say), found_is_fine=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    done = {
-        "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-        "snapshot": copy.manifest.name,
-        "ok": verified["ok"],
-        "findings": verified["findings"],
-        "block": made["block"],
-        "memories": made["memories"],
-        "seconds": seconds,
-        "replayed": rebuilt["replayed"],
-        "later": made["later"],
-        "lost": {**made["left_out"], "seconds": max(0, round(now - made["at_ms"] / 1000))},
-    }
-    with home.drills.open("a") as history:
-        history.write(json.dumps(done) + "\n")
-    home.drills.chmod(0o600)
-    return done

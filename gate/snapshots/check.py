@@ -5,12 +5,14 @@ A finding names the file; the walk goes on after it. Only what the ledger in it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from gate import ids
 from gate.ledger import events as E
 from gate.ledger.block import Header, decode_reads
 from gate.ledger.chain import ReadsHead
@@ -42,6 +44,10 @@ class Check:
         self.count = 0
         self._bare: set[tuple[str, int]] = set()
         self._blocks = self._events = 0
+        self._middle = 0  # the block in the middle
+        self._names: dict[str, str] = {}  # tenants
+        self._users: Counter[tuple[str, str]] = Counter()  # (tenant, user's token) → memories
+        self._drill: dict[str, Any] = {}
 
     def found(self, what: str) -> None:
         self.count += 1
@@ -49,7 +55,9 @@ class Check:
             self.findings.append(what)
 
     def run(self) -> dict[str, Any]:
-        """{ok, findings, findings_count, blocks, events, cut}."""
+        """{ok, findings, findings_count, blocks, events, cut, drill}. `drill`: what of it a drill may choose: the time of the
+        middle block, a memory in it, the end user with the most memories.
+        """
         try:
             kept = read_kept(self.folder)
             if kept is None:
@@ -68,10 +76,16 @@ class Check:
             "blocks": self._blocks,
             "events": self._events,
             "cut": msgspec.to_builtins(self._cut),
+            "drill": self._drill | {"user": self._busiest()},
         }
+
+    def _busiest(self) -> dict[str, str]:
+        [((tenant, user), _)] = self._users.most_common(1) or [(("", ""), 0)]
+        return {"tenant": self._names.get(tenant, ""), "user": user} if user else {}
 
     def _ledger(self, kept: Kept) -> None:
         at = [""]
+        self._middle = (kept.ledger.last + 1) // 2
         survey = Survey("LEDGER", lambda what: self.found(f"{self.folder / at[0]}: {what}"))
 
         def block(no: int, data: bytes) -> bytes:
@@ -79,6 +93,8 @@ class Check:
             if found is None:
                 return b""
             self._reached(no, found.header)
+            if no <= self._middle:
+                self._drill |= {"ms": found.header.ms, "block": no}
             for section in found.sections:
                 for seq, (meta, body) in enumerate(section.events, section.seq):
                     self._event(section.tenant, seq, meta, body)
@@ -103,6 +119,14 @@ class Check:
             return
         if body is None and getattr(event, "body", None):
             self._bare.add((tenant, seq))
+        match event:
+            case E.TenantAdded():
+                self._names[tenant] = event.name
+            case E.MemoryWritten():
+                if event.user and body is not None:
+                    self._users[tenant, event.user] += 1
+                if body is not None and (("ms" in self._drill and event.ms <= self._drill["ms"]) or "memory" not in self._drill):
+                    self._drill |= {"memory": ids.text("mem_", event.id), "tenant": self._names.get(tenant, "")}
         if isinstance(event, E.MemoryErased):
             self._bare.difference_update((tenant, s) for s in unpack_members([event.deltas]).tolist())
         elif isinstance(event, E.LedgerAccepted) or (isinstance(event, E.TenantChanged) and event.state == "deleted"):

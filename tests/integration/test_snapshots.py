@@ -19,8 +19,9 @@ import pytest
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
+from broker_config.drills import Drill
 from broker_config.home import Home
-from broker_config.restore import Restore, Wish, drill
+from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
 
 from .scenes import EXTERNAL, document
@@ -361,7 +362,8 @@ def test_a_drill_tells_time_and_loss_and_keeps_its_history(world: World) -> None
                 await w.write(f"After the snapshot {i}")
 
     asyncio.run(written())
-    told = drill(world.home, copy)
+    told = Drill(world.home, copy).run()
+    assert (told["kind"], told["facts"], told["missed"]) == ("full", copy.manifest.events, [])
     assert (told["ok"], told["findings"], told["lost"]["memories"]) == (True, [], 2)
     assert told["memories"] == copy.manifest.memories
     assert told["seconds"] > 0
