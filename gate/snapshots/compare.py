@@ -33,11 +33,12 @@ class Comparison:
         """{ok, findings, findings_count, facts, texts}: so many events were the same, and so many of them had a body."""
         try:
             self._what_it_says()
-            self._compare()
+            if self._parts:
+                self._compare()
+            else:
+                self._found("nothing in it says of what it is a copy")
         except (SnapshotDamaged, LedgerError) as e:
             self._found(e.message)
-        if not self._parts:
-            self._found("nothing in it says of what it is a copy")
         return {
             "ok": not self._count,
             "findings": self._findings,
