@@ -1,9 +1,8 @@
-"""Copies of a home, homes made of them, and the drill."""
+"""Copies of a home, and homes made of them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +34,6 @@ def register(app: typer.Typer) -> None:
     command(snapshots, "prune", example="cordon snapshot prune --keep 30")(snapshot_prune)
     command(app, "backup", example="cordon backup --to /mnt/backup/cordon")(backup)
     command(app, "restore", example="cordon restore --snapshot before-upgrade --into ./looked-at")(restore)
-    command(app, "drill", example="cordon drill")(drill)
 
 
 def snapshot_create(
@@ -92,7 +90,7 @@ def snapshot_verify(call: Call, snapshot: Named) -> int | None:
             facts({"blocks": f"{found['blocks']:,}", "events": f"{found['events']:,}"}), *map(render_untrusted, found["findings"])
         )
         show("" if found["findings"] else "no findings")
-    return _found(found["findings_count"], "the snapshot")
+    return findings_exit(found["findings_count"], "the snapshot")
 
 
 def snapshot_prune(
@@ -160,7 +158,7 @@ def restore(
         raise usage("No folder for the new home was named.", reason="into_missing", field="into", advice="Give --into FOLDER.")
     if at and position:
         raise usage("--at and --position exclude each other.", reason="cut_twice", advice="Give one of them.")
-    copy = _named_or_newest(Snapshots(call.home), snapshot)
+    copy = named_or_newest(Snapshots(call.home), snapshot)
     given = {"tenant": tenant, "project": project, "user": user, "agent": agent}
     only = {name: value for name, value in given.items() if value}
     wish = Wish(into=Path(into), by=me(), why=message, position=position, before_ms=_ms(at) if at else 0, live=live, only=only)
@@ -186,75 +184,8 @@ def restore(
     return None
 
 
-class DrillKind(StrEnum):
-    """See broker_config/drills.py, which isn't loaded before it is needed."""
-
-    FULL = "full"
-    SINGLE_USER = "single-user"
-    POINT_IN_TIME = "point-in-time"
-    CONTAMINATION_ROLLBACK = "contamination-rollback"
-
-
-def drill(
-    call: Call,
-    snapshot: Annotated[str, typer.Option("--snapshot", metavar="SNAPSHOT", help="Else the newest.")] = "",
-    kind: Annotated[DrillKind, typer.Option("--kind", metavar="KIND", help=f"{', '.join(DrillKind)}.")] = DrillKind.FULL,
-    history: Annotated[bool, typer.Option("--history", metavar="", help="Show the drills that there were; run none.")] = False,
-) -> int | None:
-    """Restore the newest snapshot into a scratch folder and verify it: how long it takes, and what would be lost.
-
-    full: all of it. single-user: the end user with the most memories alone. point-in-time: as of a moment in its middle.
-    contamination-rollback: all of it, then a project back to before the newest case, and forth again.
-
-    What was restored is compared with the snapshot event by event. Its history is kept in the home's drills.jsonl. Exit 1 with
-    findings, or if it misses a target of cordon.toml (`[drill]`: rto_s, rpo_s).
-    """
-    from broker_config.drills import Drill
-    from broker_config.drills import history as drilled
-    from broker_config.snapshots import Snapshots
-
-    home = call.existing_home()
-    if history:
-        return _show_history(call, drilled(home))
-    copy = _named_or_newest(Snapshots(home), snapshot)
-    with progress("restoring") as words:
-        done = Drill(home, copy, kind.value, lambda told: words(walked(told))).run()
-    if call.json:
-        print_json(done)
-    else:
-        lost = done["lost"]
-        shown = {"kind": done["kind"], "snapshot": done["snapshot"], "memories": f"{done['memories']:,}"}
-        shown |= {"compared": f"{done['facts']:,} events, {done['texts']:,} of them with text"}
-        if "rollback" in done:
-            rolled = done["rollback"]
-            counts = f"{rolled['held']:,} held, {rolled['again']:,} current again"
-            shown["rolled back"] = f"{counts}, in {rolled['seconds']:g} s; undone"
-        shown["ready after"] = f"{done['seconds']:g} s"
-        shown["would be lost"] = f"{lost['seconds']:,} s: {lost['events']:,} events, {lost['memories']:,} of them memories"
-        wrong = [*done["findings"], *done["missed"]]
-        show(facts({k: render_untrusted(v) for k, v in shown.items()}), *map(render_untrusted, wrong))
-        show("" if wrong else "no findings")
-    return _found(len(done["findings"]) + len(done["missed"]), "the drill")
-
-
-def _show_history(call: Call, drills: list[dict[str, Any]]) -> int | None:
-    if call.json:
-        print_json({"drills": drills})
-        return None
-    rows = [
-        (
-            str(d.get("at", "")), str(d.get("kind", "full")), render_untrusted(str(d.get("snapshot", ""))),
-            f"{d.get('seconds', 0):g} s", f"{d.get('lost', {}).get('seconds', 0):,} s", "ok" if d.get("ok") else "failed",
-        )
-        for d in drills
-    ]  # fmt: skip
-    names = ("at", "kind", "snapshot", "ready after", "would be lost", "verdict")
-    show(table(names, rows) if rows else "no drills: run one with `cordon drill`")
-    return None
-
-
 # --- words --------------------------------------------------------------------------------------------
-def _named_or_newest(snapshots: Any, name: str) -> Copy:
+def named_or_newest(snapshots: Any, name: str) -> Copy:
     if name:
         found: Copy = snapshots.find(name)
         return found
@@ -303,7 +234,7 @@ def _tell(call: Call, copy: Copy, more: dict[str, int] | None = None) -> None:
     show(facts({k: render_untrusted(v) for k, v in shown.items()}))
 
 
-def _found(count: int, whose: str) -> int | None:
+def findings_exit(count: int, whose: str) -> int | None:
     if not count:
         return None
     note(f"cordon: {NAMES[Exit.REFUSED]}: {whose} has {count} finding{'' if count == 1 else 's'}.")

@@ -17,8 +17,8 @@ from broker_config.gate_runs import run_gate
 from broker_config.home import write_private
 from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
+from cli.drills import DrillKind
 from cli.main import run
-from cli.snapshots import DrillKind
 
 from .world import World, running
 
