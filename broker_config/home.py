@@ -22,6 +22,8 @@ DEFAULT_HOME = "./.cordon"
 # Below Linux' ephemeral range (32768 up), so that no outgoing connection ever sits on a home's port.
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 64
+SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
+EVERY_LEAST_S = 600  # between two scheduled snapshots: each reads the ledger's end, and costs a folder
 
 
 class Drills(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,13 +37,32 @@ class Drills(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("rto_s and rpo_s are seconds, 0 = no target")
 
 
+class SnapshotSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When snapshots are made by themselves: `every` is a number with m, h or d, empty = never. The newest `keep` stay."""
+
+    every: str = ""
+    keep: int = 30
+
+    def __post_init__(self) -> None:
+        if self.every and self.every_s < EVERY_LEAST_S:
+            raise ValueError('every is a time like "24h", "30m" or "7d", and at least "10m"')
+        if self.keep < 1:
+            raise ValueError("keep is at least 1")
+
+    @property
+    def every_s(self) -> int:
+        """In seconds; 0 = never, or it can't be read."""
+        number, unit = self.every[:-1], self.every[-1:]
+        return int(number) * SECONDS[unit] if number.isascii() and number.isdigit() and unit in SECONDS else 0
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
 
     `read_only`: agents may read, not write: a copy that was restored to look at.
 
-    `drill`: what a drill is to reach.
+    `snapshots`: when they are made by themselves; `drill`: what a drill is to reach.
 
     `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
     """
@@ -50,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rates: bool = True
     quotas: dict[str, int] = {}
     read_only: bool = False
+    snapshots: SnapshotSchedule = SnapshotSchedule()
     drill: Drills = Drills()
     servers: list[str] = []
     ca: str = ""

@@ -26,6 +26,7 @@ from bus.errors import ConfigError, CordonError, Unavailable
 from .control import Control
 from .home import Home
 from .processes import read_pid, spawn, stop_child, write_pid
+from .scheduled import Scheduled
 from .server import start_server, stop_server
 from .status import Problem, State, Status, utc, write_status
 from .trust import Trust
@@ -103,6 +104,7 @@ class Supervisor:
         self._refused: Problem | None = None  # why the gatekeeper isn't to be started
         self._error: Problem | None = None
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
+        self._scheduled = Scheduled(home)
         self._was_ready = False
         self._shown: Status | None = None
         self._url = ""  # as cordon.toml said at the start: whoever edits that file under a running home stops nothing
@@ -150,6 +152,8 @@ class Supervisor:
         for name in BESIDE:
             if ready and name not in self._children and name not in self._left and now >= self._start_at[name]:
                 self._start_beside(name)
+        if ready:
+            self._scheduled.tick(now)
 
     def _try(self, name: str) -> None:
         """Start it; a start that fails counts as a death, a gatekeeper that may not start as a refusal."""
@@ -225,6 +229,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop what this supervisor started, and nothing else: an orphan's pid file is what `stop` finds it by."""
+        self._scheduled.stop()
         for name in BESIDE:
             if child := self._children.pop(name, None):
                 stop_child(child, BESIDE_STOP_S)
@@ -259,7 +264,7 @@ class Supervisor:
             pids=pids,
             state=now,
             since=since,
-            error=self._refused or self._error or next(iter(self._left.values()), None),
+            error=self._refused or self._error or next(iter(self._left.values()), None) or self._scheduled.problem,
         )
         if status != self._shown:
             write_status(self.home, status)
