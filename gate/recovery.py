@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FLUSH_MEMORIES: Final = 1_000
+SWITCH_S: Final = 0.005  # Python's own; who asks meanwhile is told to come again a little later
 BACKLOG_ROWS_MAX: Final = 50_000
 
 
@@ -97,7 +98,7 @@ class Recovery:
             accepted=lambda start: self._accepted(start, ledger.last),
             surveyed=bool(self.broken),
         )
-        with _uncollected():
+        with _unhurried():
             async with aclosing(both):
                 async for block in both:
                     if isinstance(block, Block):
@@ -275,12 +276,13 @@ class Recovery:
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
         return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b), not E.is_plain(e))
 
-    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
+    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[Any]:
+        """float16 as it lies in the ledger: the index thread widens many at once."""
         embedder = self.shard.admission.embedder
         if e.enc != embedder.id or len(b.vector) != 2 * DIM:  # another encoder wrote it: the text is the truth
             fresh: npt.NDArray[np.float32] = embedder.encode([b.content])[0]
             return fresh
-        return np.frombuffer(b.vector, "<f2").astype(np.float32)
+        return np.frombuffer(b.vector, "<f2")
 
     def _check_body(self, account: str, seq: int, event: E.AnyEvent, body: bytes | None, block: int) -> None:
         """Only what the ledger says was erased may be without its body: whoever can delete a block can't erase in silence."""
@@ -373,12 +375,17 @@ class Recovery:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Nothing that a replay makes is garbage, and the collector would look through all of it again and again."""
+def _unhurried() -> Iterator[None]:
+    """Nothing that a replay makes is garbage, and the collector would look through all of it again and again; nobody is served
+    meanwhile, so its two threads needn't take turns every half millisecond.
+    """
+    interval = sys.getswitchinterval()
     gc.disable()
+    sys.setswitchinterval(SWITCH_S)
     try:
         yield
     finally:
+        sys.setswitchinterval(interval)
         gc.enable()
 
 
