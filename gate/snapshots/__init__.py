@@ -2,6 +2,7 @@
 stores are replayed.
 
 files    immutable segments of blocks, and what a folder of them holds
+notary   whose signature vouches for what was taken out of a copy
 capture  streams → segments, while the home serves; again into the same folder: only what is new
 check    every block of a folder read again, in no home at all
 compare  a restored ledger against the copy it was made of, fact by fact

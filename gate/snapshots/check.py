@@ -1,4 +1,5 @@
-"""A folder of segments read again, block by block: chains, bodies, ends. It needs no broker, no home and no key.
+"""A folder of segments read again, block by block: chains, bodies, ends. It needs no broker; the gatekeeper's credential only
+where texts were taken out of it.
 
 A finding names the file; the walk goes on after it. Only what the ledger in it says was erased may be without its text.
 """
@@ -19,6 +20,7 @@ from gate.ledger.chain import ReadsHead
 from gate.ledger.errors import LedgerError
 from gate.ledger.members import unpack_members
 from gate.snapshots.files import Kept, Segment, SnapshotDamaged, Stream, forgotten, read_kept, read_segment
+from gate.snapshots.notary import Notary
 from gate.verifying.survey import Survey
 
 FINDINGS_MAX: Final = 100
@@ -35,8 +37,8 @@ class Cut(msgspec.Struct, kw_only=True):
 class Check:
     """`position`: a restore's last block, 0 = the copy's. `before_ms`: the last one that was decided by then; 0 = any."""
 
-    def __init__(self, folder: Path, position: int = 0, before_ms: int = 0) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, notary: Notary, position: int = 0, before_ms: int = 0) -> None:
+        self.folder, self._notary = folder, notary
         self._position, self._before_ms = position, before_ms
         self._cut = Cut()
         self._named = 0  # the last READS block that a block up to the cut names
@@ -63,7 +65,7 @@ class Check:
             if kept is None:
                 raise SnapshotDamaged(self.folder, "it has no streams.json: no copy into it was ever finished")
             self._ledger(kept)
-            self._bare -= forgotten(self.folder)
+            self._bare -= forgotten(self.folder, kept.ledger, self._notary)
             self._reads(kept.reads)
         except SnapshotDamaged as e:
             self.found(e.message)

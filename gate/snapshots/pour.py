@@ -27,6 +27,7 @@ from gate.ledger.errors import LedgerError
 from gate.ledger.replay import stream_state
 from gate.snapshots.carried import Earlier, record_left
 from gate.snapshots.files import Kept, SnapshotDamaged, forgotten, read_kept, read_stream, without
+from gate.snapshots.notary import Notary
 from gate.snapshots.part import Chosen, Only
 
 Progress = Callable[[str, int, int], None]
@@ -56,7 +57,9 @@ class Pour:
         now_ms: int,
         progress: Progress,
         user_key: Callable[[str, str], bytes],
+        notary: Notary,
     ) -> None:
+        self._notary = notary
         self._nc, self._shard, self._folder, self._wanted = nc, shard, folder, wanted
         self._now_ms, self._progress = now_ms, progress
         self._tenants: defaultdict[str, Earlier] = defaultdict(Earlier)
@@ -129,7 +132,7 @@ class Pour:
             self._taken["stubs"] = len(self._chosen.left_out)
             self._taken["memories"] -= self._taken["stubs"]
         self._counts.update(type(E.decode_event(meta)).__name__ for metas in self._carried.values() for meta, _ in metas)
-        gone = forgotten(self._folder)
+        gone = forgotten(self._folder, kept.ledger, self._notary)
         for account, t in self._tenants.items():
             unnamed = {seq for tenant, seq in gone if tenant == account and seq <= t.last} - t.erased
             if unnamed:  # the erasure is younger than the copy, and whoever could tell of it isn't there

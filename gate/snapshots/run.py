@@ -20,6 +20,7 @@ from gate.paths import Paths
 from gate.snapshots.capture import Capture
 from gate.snapshots.check import Check
 from gate.snapshots.compare import Comparison
+from gate.snapshots.notary import Notary
 from gate.snapshots.pour import Pour, Wanted
 from gate.verifying.run import EXIT_FOUND, EXIT_REFUSED, EXIT_UNAVAILABLE, Lines
 
@@ -40,7 +41,7 @@ def run(home: Path, shard: int, url: str, job: Job, ca: str = "") -> int:
     started = time.perf_counter()
     try:
         if job.what == "check":
-            result = Check(job.folder, job.position, job.before_ms).run()
+            result = Check(job.folder, Notary(Paths(home, shard).creds), job.position, job.before_ms).run()
         elif job.what == "compare":
             result = Comparison(job.with_, job.folder, job.position).run()
         else:
@@ -61,12 +62,12 @@ async def _connected(paths: Paths, where: Servers, job: Job) -> dict[str, Any]:
     nc = await where.kept(paths.creds, "cordon-snapshot")
     try:
         if job.what == "capture":
-            kept = await Capture(nc, paths.shard, job.folder, Lines()).run()
+            kept = await Capture(nc, paths.shard, job.folder, Lines(), Notary(paths.creds)).run()
             found: dict[str, Any] = msgspec.to_builtins(kept)
             return found
         wanted = msgspec.json.decode(job.wanted, type=Wanted)
         now_ms = int(time.time() * 1000)
-        return await Pour(nc, paths.shard, job.folder, wanted, now_ms, Lines(), paths.user_key).run()
+        return await Pour(nc, paths.shard, job.folder, wanted, now_ms, Lines(), paths.user_key, Notary(paths.creds)).run()
     finally:
         with suppress(Exception):
             await asyncio.wait_for(nc.close(), 2)

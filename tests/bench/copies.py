@@ -30,7 +30,7 @@ async def snapshot(big: bool) -> AsyncIterator[Row]:
         normal = [(await stand.run("write", agents, IN_FLIGHT, ROUND, seed=10 + n)).p99 for n in range(ROUNDS)]
         began = time.monotonic()
         made = asyncio.create_task(asyncio.to_thread(Snapshots(stand.home).create, "first"))
-        during = []
+        during: list[float] = []
         while not made.done():
             during.append((await stand.run("write", agents, IN_FLIGHT, ROUND, seed=100 + len(during))).p99)
         copy = await made

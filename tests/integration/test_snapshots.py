@@ -302,6 +302,15 @@ def test_without_its_home_a_snapshot_that_has_forgotten_a_text_still_becomes_a_h
 
     asyncio.run(erased())
     assert Snapshots(world.home).verify(copy)["findings"] == []
+    note = copy.folder / "forgotten.json"
+    true = note.read_text()
+    for false in (true.replace("]", ",1]", 1), true.replace('"signature":"', '"signature":"A', 1), "{}"):
+        note.write_text(false)
+        assert any("forgotten.json" in finding for finding in Snapshots(world.home).verify(copy)["findings"]), false
+        with pytest.raises(bus.Rejected) as silent:
+            Restore(world.home, copy).run(Wish(into=tmp_path / "home", by="kim"))
+        assert silent.value.reason == "snapshot_damaged"
+    note.write_text(true)
     home = Home(tmp_path / "home")
     made = Restore(Home(tmp_path / "lost"), copy).run(Wish(into=home.path, by="kim", live=True))
     assert not made["later"]
