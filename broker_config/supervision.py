@@ -28,6 +28,7 @@ from bus.errors import ConfigError, CordonError, Unavailable
 from .control import Control
 from .home import Home
 from .processes import read_pid, spawn, stop_child, write_pid
+from .scheduled import Scheduled
 from .server import start_server, stop_server
 from .status import Problem, State, Status, utc, write_status
 from .trust import Trust
@@ -109,6 +110,7 @@ class Supervisor:
         self._refused: Problem | None = None  # why the gatekeeper isn't to be started
         self._error: Problem | None = None
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
+        self._scheduled = Scheduled(home)
         self._was_ready = False
         self._unstick_at = 0.0
         self._shown: Status | None = None
@@ -158,6 +160,8 @@ class Supervisor:
         for name in BESIDE:
             if ready and name not in self._children and name not in self._left and now >= self._start_at[name]:
                 self._start_beside(name)
+        if ready:
+            self._scheduled.tick(now)
 
     def _unstick(self, now: float) -> None:
         """After its disk was full a broker stores nothing until it is started again, whatever room there is by then."""
@@ -269,6 +273,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop what this supervisor started, and nothing else: an orphan's pid file is what `stop` finds it by."""
+        self._scheduled.stop()
         for name in BESIDE:
             if child := self._children.pop(name, None):
                 stop_child(child, BESIDE_STOP_S)
@@ -303,7 +308,7 @@ class Supervisor:
             pids=pids,
             state=now,
             since=since,
-            error=self._refused or self._error or next(iter(self._left.values()), None),
+            error=self._refused or self._error or next(iter(self._left.values()), None) or self._scheduled.problem,
         )
         if status != self._shown:
             try:

@@ -377,7 +377,8 @@ class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"
 class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     """Plan, apply or force a hold. `selector`: memory ids, `agent:NAME`, `run:LABEL`, `source:URI`.
 
-    `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply.
+    `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply. `rollback`: a
+    case; plan to hold, instead of what a selector names, all that was written in its roots' projects since its first root.
     """
 
     selector: list[str] = []
@@ -387,6 +388,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     suspects: bool = False
     message: str = ""
     cursor: int = 0
+    rollback: str = ""
 
 
 class Release(Frame, frozen=True, kw_only=True, tag="release"):
@@ -488,7 +490,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
-    """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see."""
+    """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see.
+
+    `again`: the first of `again_count` memories that are superseded by a member, and current once that is held. `rollback`: the
+    case that it goes back before.
+    """
 
     plan: str
     roots: list[str]
@@ -510,6 +516,9 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     position: int = 0
     next: int | None = None
     closure_ms: float = 0.0
+    again: list[Member] = []
+    again_count: int = 0
+    rollback: str = ""
 
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):

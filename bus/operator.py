@@ -80,7 +80,17 @@ class Desk:
 
         suspects: list probable descendants by `served` edges too.
         """
-        request = Hold(selector=_selected(selector), dry_run=True, suspects=suspects)
+        return await self._plan(Hold(selector=_selected(selector), dry_run=True, suspects=suspects))
+
+    async def plan_rollback(self, case: str) -> Plan:
+        """What takes the projects of a case's roots back to before its first root; applied like a hold.
+
+        All that was written into them since is held with what came of it; `again` names what is current then. `release` of the
+        case that `apply` opens undoes it.
+        """
+        return await self._plan(Hold(rollback=case, dry_run=True))
+
+    async def _plan(self, request: Hold) -> Plan:
         first = await self._look(request, Plan)
         pages = await self._rest(
             first, lambda cursor: self._look(msgspec.structs.replace(request, plan=first.plan, cursor=cursor), Plan)

@@ -66,6 +66,7 @@ class Desk(_Blocking[operator.Desk]):
     """An operator's desk; the methods of `bus.Desk`."""
 
     plan = _blocking(operator.Desk.plan)
+    plan_rollback = _blocking(operator.Desk.plan_rollback)
     apply = _blocking(operator.Desk.apply)
     hold_now = _blocking(operator.Desk.hold_now)
     release = _blocking(operator.Desk.release)

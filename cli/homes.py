@@ -190,13 +190,25 @@ def _missing(now: Status) -> list[str]:
     return [f"the {name} doesn't run: see logs/{name}.log" for name in gone]
 
 
+def _restored(call: Call) -> dict[str, Any]:
+    """Whether agents can write in the home, and of what it was made if it was restored."""
+    import json
+
+    found: dict[str, Any] = {"read_only": call.home.settings().read_only}
+    if call.home.restored.exists():
+        made = json.loads(call.home.restored.read_bytes())
+        found["restored"] = {name: made.get(name) for name in ("snapshot", "at", "by")} | {"only": made.get("only") or {}}
+        found["read_only"] = found["read_only"] or bool(made.get("only"))
+    return found
+
+
 def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> int | None:
     """Print a status. 6 unless the home is ready, or was stopped on request."""
     import msgspec
 
     from broker_config.status import not_serving
 
-    document = {"home": str(call.home.path), **msgspec.to_builtins(now)}
+    document = {"home": str(call.home.path), **msgspec.to_builtins(now), **_restored(call)}
     if gatekeeper is not None:
         document["gatekeeper"] = gatekeeper
     if call.json:
@@ -206,6 +218,12 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
         counts = {
             name: str(value) for name, value in (gatekeeper or {}).items() if isinstance(value, (int, float, str)) and value != ""
         }
+        if document.get("restored"):
+            made = document["restored"]
+            only = ", ".join(f"{k} {v}" for k, v in made["only"].items())
+            counts["restored"] = f"from {made['snapshot']}, as of {made['at']}" + (f"; only {only}" if only else "")
+        if document.get("read_only"):
+            counts["read_only"] = "agents can't write in it"
         place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
         show(facts({**place, **counts}))
         for trouble in (*_missing(now), *(gatekeeper or {}).get("troubles", ())):

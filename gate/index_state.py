@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,14 @@ ECHOES: Final = 256  # memories of its own that are read again for a context tha
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A memory to index: its row, its project's number, its terms and unit vector float32[d]. `aside`: not for every member."""
+    """A memory to index: its row, its project's number, its terms and unit vector [d], float16 or float32. `aside`: not for
+    every member.
+    """
 
     row: MemoryRow
     project: int
     terms: frozenset[str]
-    vector: npt.NDArray[np.float32]
+    vector: npt.NDArray[Any]
     aside: bool
 
 
@@ -63,7 +65,7 @@ class TenantIndex:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
             aside = [i for i, m in enumerate(new) if m.aside]
-            vectors = np.stack([m.vector for m in new])
+            vectors = np.stack([m.vector for m in new]).astype(np.float32, copy=False)
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], vectors, aside)
 
     def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:

@@ -143,7 +143,7 @@ class Intake:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if p.tenant.broken and verb not in EVIDENCE:
             raise Refused("tenant_broken")
-        if self.shard.read_only and verb in WRITING:
+        if (self.shard.read_only or p.tenant.partial) and verb in WRITING:
             raise Refused("read_only")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")

@@ -442,7 +442,9 @@ def _sentences(p: Principal, e: E.MemoryWritten, facts: dict[str, Any], cases: l
     out += [f"It was held at write: {code}." for code in facts["holds"]]
     if cases:
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
-    if facts["erased_at"]:
+    if facts["erased_at"] and p.tenant.partial and not facts["erasures"]:
+        out.append("Its text was left out of this restored part: who wrote it, its labels and what came of it are here.")
+    elif facts["erased_at"]:
         out.append(f"Its text was erased on {facts['erased_at']}: who wrote it, its labels and what came of it stay.")
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")

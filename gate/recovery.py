@@ -9,14 +9,15 @@ the trace of a lost or forged tail. One that is missing, damaged, of another sch
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FLUSH_MEMORIES: Final = 1_000
+SWITCH_S: Final = 0.005  # Python's own; who asks meanwhile is told to come again a little later
 BACKLOG_ROWS_MAX: Final = 50_000
 
 
@@ -72,6 +74,7 @@ class Recovery:
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
+        self.flushing: Awaitable[None] | None = None
         self.events = self.records = 0
         self.catalog_rows = self.lineage_blocks = 0  # what these didn't have
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
@@ -96,13 +99,15 @@ class Recovery:
             accepted=lambda start: self._accepted(start, ledger.last),
             surveyed=bool(self.broken),
         )
-        async with aclosing(both):
-            async for block in both:
-                if isinstance(block, Block):
-                    await self._ledger_block(block, ledger.last)
-                else:
-                    await self._reads_block(block)
-        await self._flush()
+        with _unhurried():
+            async with aclosing(both):
+                async for block in both:
+                    if isinstance(block, Block):
+                        await self._ledger_block(block, ledger.last)
+                    else:
+                        await self._reads_block(block)
+            await self._flush()
+            await self._flush()  # nothing is left: the last one is done
         self._check_catalogs()
         await self._forget_erased()
         lost = await front.lost(s.lineage)
@@ -286,12 +291,13 @@ class Recovery:
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
         return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b), not E.is_plain(e))
 
-    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
+    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[Any]:
+        """float16 as it lies in the ledger: the index thread widens many at once."""
         embedder = self.shard.admission.embedder
         if e.enc != embedder.id or len(b.vector) != 2 * DIM:  # another encoder wrote it: the text is the truth
             fresh: npt.NDArray[np.float32] = embedder.encode([b.content])[0]
             return fresh
-        return np.frombuffer(b.vector, "<f2").astype(np.float32)
+        return np.frombuffer(b.vector, "<f2")
 
     def _check_body(self, account: str, seq: int, event: E.AnyEvent, body: bytes | None, block: int) -> None:
         """Only what the ledger says was erased may be without its body: whoever can delete a block can't erase in silence."""
@@ -302,6 +308,9 @@ class Recovery:
             self.bare.difference_update((account, s) for s in members)
         elif isinstance(event, E.LedgerAccepted):
             self._accept_bare(account, event.ms)
+        elif isinstance(event, E.HomeRestored) and event.part is not None:  # applied: what it left out counts as erased
+            erased = self.shard.tenants[account].columns.at.erased
+            self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
         elif isinstance(event, E.MemoryWritten) and body is None:
             self.bare.add((account, seq))
         elif body is None and _has_body(event):
@@ -342,7 +351,9 @@ class Recovery:
             for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
                 s.indexes[account].index(waiting[account])
 
-        await s.index.call(index)
+        before, self.flushing = self.flushing, s.index.call(index)
+        if before is not None:  # one is worked on while the blocks of the next are read
+            await before
 
     async def _room(self) -> None:
         """Let the lineage store catch up: its queue must not hold the whole ledger."""
@@ -379,6 +390,21 @@ class Recovery:
         if block.header.no > self.lineage_at["READS"]:
             self.lineage_blocks += s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
             await self._room()
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Nothing that a replay makes is garbage, and the collector would look through all of it again and again; nobody is served
+    meanwhile, so its two threads needn't take turns every half millisecond.
+    """
+    interval = sys.getswitchinterval()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
 
 
 def _has_body(event: E.AnyEvent) -> bool:

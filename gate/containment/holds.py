@@ -33,6 +33,7 @@ from gate.writing.sequencer import Stored, noted
 from .closure import Closure
 from .notices import Notices, notices_of
 from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
+from .rollback import written_since
 from .selection import Sources, find_sources, names_of, resolve, select
 
 if TYPE_CHECKING:
@@ -79,10 +80,14 @@ class Holds:
 
     async def hold(self, p: Principal, req: Hold, named: Named) -> Held:
         """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
-        t = p.tenant
+        t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
             roots = list(named.plan.roots)
+            before = t.cases.get(named.plan.rollback)
+            if before is not None:
+                roots = written_since(p, before)  # by now more may have been
+                message = f"back to before {before.text}: {req.message}"
             closure, ms = await self.plans.closure(t, roots)
             added = self.plans.drift(t, named.plan, closure)
             extra = named.plan.suspects
@@ -92,8 +97,8 @@ class Holds:
             closure, ms = await self.plans.closure(t, roots)
             extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
-        case = self._set(p, roots, closure.nodes, req.message)
-        await self._seal_or_wait(p, case, named.plan_id, req.message)
+        case = self._set(p, roots, closure.nodes, message)
+        await self._seal_or_wait(p, case, named.plan_id, message)
         held_ms = (time.perf_counter() - start) * 1e3
         for i in range(0, len(extra), CASE_ROOTS_MAX):
             await self._hold_suspects(p, case, extra[i : i + CASE_ROOTS_MAX], req.message)

@@ -28,6 +28,7 @@ from gate.ledger.jetstream import Unanswered, stored
 from gate.projections import ProjectionUnwritable
 from gate.refusals import Refused
 from gate.snapshots.files import SnapshotDamaged, forget_in_all
+from gate.snapshots.notary import Notary
 from gate.state.erasures import Erasure
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored
@@ -140,7 +141,7 @@ class Erasures:
             raise Refused("store_behind")
         aside, vectors = await asyncio.to_thread(_delete_copies, s.paths.run, s.paths.vector_files(t.account), t.account)
         texts = frozenset((t.account, seq) for seq in members)
-        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts)
+        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts, Notary(s.paths.creds))
         n = len(members)
         was = erasure.stores
         erasure.stores = {

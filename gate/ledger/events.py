@@ -263,11 +263,28 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which of a tenant's memories a restored ledger has the text of: all that is said must fit; nothing said = all.
+
+    `project`: its name; `user`: the token of the end user; `agents`: ids of who wrote.
+    """
+
+    project: str = ""
+    user: str = ""
+    agents: list[bytes] = []
+
+    def fits(self, e: MemoryWritten) -> bool:
+        return self.project in ("", e.project) and self.user in ("", e.user) and (not self.agents or e.agent in self.agents)
+
+
 class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="home_restored"):
     """This ledger was made of a copy of another one, up to here. What was written there later is not in it.
 
     `source`: the id of that ledger's stream; `block`, `at`: the last block that was taken, and when it was decided. `later`: up
     to which block of the source erasures, holds, revocations and settings were carried over; 0 = nobody could look.
+
+    `part`: the ledger isn't whole. It has this tenant alone, and of its memories the text of these; of all others ids, labels and
+    edges are left. Nothing may be written after it.
     """
 
     by: str
@@ -276,6 +293,7 @@ class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ho
     at: int
     later: int = 0
     read_only: bool = False
+    part: Part | None = None
     body: bytes = b""  # NoteBody with the reason
 
 

@@ -18,8 +18,9 @@ Seqs = npt.NDArray[np.int32]
 LINKS_MAX: Final = 64
 
 
-def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """For each memory, whether a successor was in force at its time of `as_of` (ms)."""
+def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any], held: npt.NDArray[Any] | None = None) -> npt.NDArray[np.bool_]:
+    """For each memory, whether a successor was in force at its time of `as_of` (ms). `held`: instead of what is held now."""
+    held = c.held if held is None else held
     hit = np.zeros(len(seqs), np.bool_)
     links = c.superseded[seqs]
     open_ = np.flatnonzero(links)
@@ -28,7 +29,7 @@ def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any]) -> npt.NDArray[n
         if not len(open_):
             return hit
         by, at = c.superseded[older], as_of[open_]
-        there = (by != 0) & (c.held[by] == 0) & (c.superseded_ms[older] <= at)
+        there = (by != 0) & (held[by] == 0) & (c.superseded_ms[older] <= at)
         valid = (c.valid_from[by] <= at) & (c.expires[by] > at) & (c.valid_until[by] > at)
         hit[open_[there & valid]] = True
         lapsed = there & ~valid

@@ -80,6 +80,7 @@ class Tenant:
         self.suspended = False
         self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
         self.deleted = False  # nothing of it is kept but its name and position
+        self.partial = False  # a restored part of a ledger, in which nothing is written
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
@@ -228,8 +229,10 @@ class Tenant:
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
-            case E.LedgerAccepted() | E.HomeRestored():
+            case E.LedgerAccepted():
                 pass  # a note for people
+            case E.HomeRestored():
+                self._restored(seq, event)
             case E.MemoryErased():
                 self._erased(seq, event, note)
             case E.ErasureDone():
@@ -437,6 +440,26 @@ class Tenant:
         self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
         self.facts += 1
         self.generation = seq
+
+    def _restored(self, seq: int, e: E.HomeRestored) -> None:
+        """Of a part, what was left out is there as what was erased is: its place, its labels and its edges."""
+        if e.part is None:
+            return
+        self.partial, self.generation = True, seq
+        c, part = self.columns, e.part
+        out = np.zeros(c.n, np.bool_)
+        if part.project:
+            out |= c.project[: c.n] != self.projects[part.project].number
+        if part.user:
+            user = self.users.find(part.user)
+            out |= c.user[: c.n] != (-1 if user is None else user)
+        if part.agents:
+            out |= ~np.isin(c.actor[: c.n], [self.agents.by_id[x].number for x in part.agents])
+        left = np.flatnonzero(out & (c.kind[: c.n] >= 0) & (c.erased[: c.n] == 0))
+        for s in left.tolist():
+            self._lose_body(s)
+        c.erased[left] = e.ms
+        self.facts += 1
 
     def _lose_body(self, seq: int) -> None:
         """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""

@@ -16,7 +16,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and to
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from . import compute, flood, laundering, replay, retrieval, soak, traffic
+from . import compute, copies, flood, laundering, replay, retrieval, soak, traffic
 from .rows import Row, as_json, as_table
 
 BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
@@ -29,6 +29,7 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
     "rebuild": replay.rebuild,
     "verify": replay.verify,
     "start": replay.start,
+    "snapshot": copies.snapshot,
     "memory": traffic.memory,
     "recall": retrieval.recall,
     "hnsw": retrieval.hnsw,

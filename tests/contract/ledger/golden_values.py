@@ -103,6 +103,10 @@ EVENTS: dict[str, E.AnyEvent] = {
     "home_restored": E.HomeRestored(
         ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, later=70_009, read_only=True, body=NOTE_HASH
     ),
+    "home_restored.part": E.HomeRestored(
+        ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, read_only=True,
+        part=E.Part(project="p1", user="usr_abcdefghijklmnop", agents=[raw(2), raw(3)]),
+    ),
     "memory_erased": E.MemoryErased(
         ms=MS, erasure=raw(18), agent=raw(2), person="p-1", second="p-2", second_agent=raw(3), count=COUNT, deltas=DELTAS,
         derived=1, body=NOTE_HASH,
