@@ -27,7 +27,7 @@ SLICE_S: Final = 0.004  # a slice ends with the first step that ends after it
 PARTED_S: Final = 0.2  # what takes longer is long; a batch of 64 short drafts takes 30 to 60 ms
 TOGETHER_S: Final = 0.06  # what is made meanwhile is handed over at once: together it makes one block of the ledger
 CALLS_S: Final = 0.008  # so long calls alone are run while there is work, then a slice
-WAIT_S: Final = 0.05  # so long others go before long work, then a slice
+WAIT_S: Final = 0.02  # so long others go before long work, then a slice
 
 
 class _Call:
@@ -50,11 +50,15 @@ class _Call:
 class Work:
     """An iterator of short steps. `deliver` gets, on the loop, what they yield other than None.
 
-    `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it.
+    `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it. `yielding`:
+    it goes behind what is short from the start.
     """
 
-    def __init__(self, steps: Iterator[Any], deliver: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, steps: Iterator[Any], deliver: Callable[[Any], None], loop: asyncio.AbstractEventLoop, *, yielding: bool = False
+    ) -> None:
         self._steps, self._deliver, self._loop = steps, deliver, loop
+        self._yielding = yielding
         self._spent_s = 0.0
         self._made: list[Any] = []  # and not handed over yet
         self._waited_s = 0.0
@@ -64,6 +68,11 @@ class Work:
     @property
     def long(self) -> bool:
         return self._spent_s >= PARTED_S
+
+    @property
+    def behind(self) -> bool:
+        """Whether what is short goes first."""
+        return self._yielding or self.long
 
     def slice(self) -> bool:
         """Go on for SLICE_S or to the end; whether that is reached."""
@@ -125,9 +134,9 @@ class IndexThread:
         self._jobs.put(_Call(lambda: fn(*args, **kwargs), future))
         return future
 
-    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None]) -> Work:
+    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False) -> Work:
         """Have an iterator's steps done, each of them milliseconds. Bounded by the callers too."""
-        work = Work(steps, deliver, self._loop)
+        work = Work(steps, deliver, self._loop, yielding=yielding)
         work.done.add_done_callback(self._look)
         self._jobs.put(work)
         return work
@@ -159,7 +168,10 @@ class IndexThread:
     def _slice(self, turns: deque[Work]) -> None:
         work = turns.popleft()
         if not work.slice():
-            (self._long if work.long else self._short).append(work)
+            self._queue(work)
+
+    def _queue(self, work: Work) -> None:
+        (self._long if work.behind else self._short).append(work)
 
     def _take(self) -> bool:
         """The next call or piece of work, or something for a quiet moment; whether this is the end."""
@@ -174,7 +186,7 @@ class IndexThread:
         if isinstance(job, _Call):
             job.run(self._loop)
         elif job is not None:
-            self._short.append(job)
+            self._queue(job)
         return job is None
 
 

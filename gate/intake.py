@@ -1,7 +1,8 @@
-"""Where requests come in: identity, quotas, decoding, checks; then a write, an ask or an operation. Everything here is
-synchronous and short.
+"""Where requests come in: they wait by tenant and key, as the subject names them, and take turns; then identity, quotas,
+decoding, checks; then a write, an ask or an operation. Everything here is synchronous and short.
 
-No exception leaves this module: each request gets a receipt, a recall, an answer or a typed refusal.
+No exception leaves this module: each request gets a receipt, a recall, an answer or a typed refusal, unless its key has far more
+waiting than any quota lets through.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import asyncio
 import json
 import logging
 import re
+import time
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from nats.aio.msg import Msg
@@ -38,11 +41,12 @@ from gate import ids
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
 from gate.projections import ProjectionUnwritable
-from gate.quotas import READ_UNIT_ITEMS, WRITE_UNIT_BYTES, Bucket, Patience, full, too_many
+from gate.quotas import READ_UNIT_ITEMS, Bucket, Patience, full, too_many, units
 from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.rights import TABLE, decide, lent
 from gate.state.seats import SHARED
+from gate.turns import Turns
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -61,6 +65,10 @@ FILTERS: Final = {
 }
 EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
 WRITING: Final = frozenset({"write", "delegate"})  # verbs of agents that a read-only home refuses
+# Requests that wait for their turn, once more for each 4 KiB: of one key, 64 of which may be in flight, and of all together.
+ARRIVED_MAX: Final = 2_048
+ARRIVED_ALL_MAX: Final = 65_536
+TAKING_S: Final = 0.001  # the loop has other things to do
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -77,23 +85,76 @@ _decoders: Final[dict[str, Any]] = {
 }
 
 
+Serve = Callable[[Principal, str, Msg], None]
+
+
+class Arrived(NamedTuple):
+    """A request that has its turn to come: its subject, parsed, who serves it, and what it counts for meanwhile."""
+
+    at: Inbound
+    m: Msg
+    serve: Serve
+    weight: int
+
+
 class Intake:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.tasks: set[asyncio.Task[None]] = set()
         self.open = False
         self.patience = Patience(shard.loop)
+        self.waiting = Turns[Arrived]()
+        self._waiting, self._waiting_all = Counter[str](), 0  # by key
+        self._taking = False
 
     # --- agents -----------------------------------------------------------------------------------
     async def on_memory(self, m: Msg) -> None:
         """A request on in.…"""
-        self._take(m, self._remember)
+        self._arrive(m, self._remember)
 
-    def _take(self, m: Msg, serve: Callable[[Principal, str, Msg], None]) -> None:
-        """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
+    def _arrive(self, m: Msg, serve: Serve) -> None:
+        """Queue a request: so a flood in the connection's buffer is sorted at once, and is nobody's queue but its sender's."""
         at = parse_inbound(m.subject)
         if at is None or self.patience.spent(at.key):
             return
+        mine = self._waiting.get(at.key, 0)
+        if mine >= ARRIVED_MAX or (mine and self._waiting_all >= ARRIVED_ALL_MAX):  # who has nothing there always has a place
+            self.patience.dropped += 1
+            return
+        self.waiting.add(at.account, at.key.encode(), x := Arrived(at, m, serve, units("write", len(m.data))))
+        self._wait(x, x.weight)
+        if not self._taking:
+            self._taking = True
+            self.shard.loop.call_soon(self._take_some)
+
+    def _take_some(self) -> None:
+        """Requests by turns, for as long as the loop can do without."""
+        until = time.perf_counter() + TAKING_S
+        try:
+            while self.waiting:
+                x = self.waiting.next()
+                self._wait(x, -x.weight)
+                self._take(x.at, x.m, x.serve)
+                if time.perf_counter() >= until:
+                    break
+        finally:
+            self._taking = bool(self.waiting)
+            if self._taking:
+                self.shard.loop.call_soon(self._take_some)
+
+    def _wait(self, x: Arrived, count: int) -> None:
+        self._waiting_all += count
+        self._waiting[x.at.key] += count
+        if not self._waiting[x.at.key]:
+            del self._waiting[x.at.key]
+
+    def calm(self, p: Principal) -> bool:
+        """Whether an agent's family has few requests open, with those of this key whose turn has yet to come."""
+        payer = p.tenant.agents.payer(p.agent)
+        return payer.crowding.calm(payer.in_flight + self._waiting.get(p.key, 0), time.monotonic())
+
+    def _take(self, at: Inbound, m: Msg, serve: Serve) -> None:
+        """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
         p: Principal | None = None
         if self.shard.state == "starting":  # who may ask what isn't known yet
             self.shard.refuse(m.reply, self._starting(), _request_id(m.data), at.key, at.project)
@@ -121,7 +182,7 @@ class Intake:
         request_id = _checked(req)
         match req:
             case Draft():
-                self._write(p, req, m.reply, request_id)
+                self._write(p, req, m.reply, request_id, units(verb, len(m.data)))
             case Query() | Get():
                 self._ask(p, req, m.reply, request_id)
             case Ack():
@@ -133,7 +194,8 @@ class Intake:
 
     def _refuse(self, at: Inbound, m: Msg, e: Refused, p: Principal | None) -> None:
         request_id, reply = _request_id(m.data), m.reply
-        self.patience.answer(at.key, lambda: self.shard.refuse(reply, e, request_id, at.key, at.project))
+        count = units(at.verb, len(m.data))
+        self.patience.answer(at.key, lambda: self.shard.refuse(reply, e, request_id, at.key, at.project), count)
         t = self.shard.tenants.get(at.account)
         if t is not None and e.code not in ("starting", "ledger_unreachable", "over_quota"):
             self.shard.audit_unknown(t, at.key, at.verb[:16], at.project[:64], e.code, p.agent.id if p else b"")
@@ -154,7 +216,7 @@ class Intake:
         if t.in_flight >= q.tenant_in_flight:
             raise too_many("in_flight", "tenant", q.tenant_in_flight, t.in_flight)
         if verb == "write":
-            self._count("writes_per_second", a.writes, t.writes, 1 + size // WRITE_UNIT_BYTES)
+            self._count("writes_per_second", a.writes, t.writes, units(verb, size))
         else:
             self._count("reads_per_second", a.reads, t.reads, 1)
 
@@ -167,7 +229,7 @@ class Intake:
         if not tenant.take(count=count):
             raise too_many(field, "tenant", int(tenant.limit.per_s))
 
-    def _write(self, p: Principal, d: Draft, reply: str, request_id: str) -> None:
+    def _write(self, p: Principal, d: Draft, reply: str, request_id: str, count: int) -> None:
         s, t = self.shard, p.tenant
         idem, content = _idempotency(p, d)
         if self._again(p, idem, content, reply, request_id):
@@ -206,13 +268,14 @@ class Intake:
             reply,
             request_id,
             now_ms,
+            count,
             run=t.label_hash(d.run),
             task=t.label_hash(d.task),
             session=t.label_hash(d.session),
             idem=idem,
             idem_content=content,
         )
-        s.count(p, 1)
+        s.count(p, w.units)
         if idem:
             s.sequencer.under_way[(t.account, idem)] = w
         s.writes.submit(w)
@@ -364,7 +427,7 @@ class Intake:
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:
         """A request on op.…"""
-        self._take(m, self._ordered)
+        self._arrive(m, self._ordered)
 
     def _ordered(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decoded(_decode_ops, m.data)

@@ -40,8 +40,10 @@ TENANT_READS: Final = Limit(10_000, 20_000)
 WRITE_UNIT_BYTES: Final = 4_096
 READ_UNIT_ITEMS: Final = 16
 
-REFUSALS: Final = Limit(20, 100)  # of one key, at once; the others leave later
+REFUSALS: Final = Limit(20, 100)  # of one key, at once; the others leave later. What is refused counts by its size too
 REFUSAL_DELAY_S: Final = 0.25  # half of what an `over_quota` asks its client to wait
+REFUSAL_GAP_S: Final = 0.002  # and so much more for each that waits: they, and what follows them, don't come at once
+REFUSAL_DELAY_MOST_S: Final = 3.0  # a client waits 5 s for one answer
 REFUSALS_WAITING_MAX: Final = 1_024  # of one key; beyond it a request has no answer
 KEYS_MAX: Final = 10_000
 
@@ -81,6 +83,11 @@ def quotas(pairs: Iterable[str]) -> Quotas:
             reason="quota_invalid",
             advice=f"[quotas] in cordon.toml takes {', '.join(Quotas.__struct_fields__)}.",
         ) from None
+
+
+def units(verb: str, size: int) -> int:
+    """What a request of so many bytes counts for, in flight and by the second."""
+    return 1 + size // WRITE_UNIT_BYTES if verb == "write" else 1
 
 
 Whose = Literal["agent", "tenant"]
@@ -124,7 +131,7 @@ class Patience:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[str, Bucket] = {}
-        self._waiting = Counter[str]()
+        self._waiting, self._units = Counter[str](), Counter[str]()
         self.dropped = 0
 
     def spent(self, key: str) -> bool:
@@ -134,21 +141,24 @@ class Patience:
         self.dropped += 1
         return True
 
-    def answer(self, key: str, send: Callable[[], None]) -> None:
-        """Have one refusal sent."""
+    def answer(self, key: str, send: Callable[[], None], count: int = 1) -> None:
+        """Have one refusal sent, of a request that counts for so many."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= KEYS_MAX:
                 self._buckets.clear()
             bucket = self._buckets[key] = Bucket(REFUSALS)
-        if bucket.take():
+        if bucket.take(count=count):
             send()
             return
+        delay_s = min(REFUSAL_DELAY_MOST_S, REFUSAL_DELAY_S + REFUSAL_GAP_S * self._units[key])
         self._waiting[key] += 1
-        self._loop.call_later(REFUSAL_DELAY_S, self._late, key, send)
+        self._units[key] += count
+        self._loop.call_later(delay_s, self._late, key, send, count)
 
-    def _late(self, key: str, send: Callable[[], None]) -> None:
+    def _late(self, key: str, send: Callable[[], None], count: int) -> None:
         self._waiting[key] -= 1
+        self._units[key] -= count
         if not self._waiting[key]:
-            del self._waiting[key]
+            del self._waiting[key], self._units[key]
         send()

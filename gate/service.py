@@ -194,8 +194,9 @@ async def opened(
         shard.index.start()
         if listen is not None:
             await listen(shard, nc)
-        await Recovery(shard, nc, progress, accepting=accepting, broken=broken).run()
-        yield shard, nc
+        async with connection(paths, where) as records:  # of its own: no acknowledgement waits behind what agents send
+            await Recovery(shard, records, progress, accepting=accepting, broken=broken).run()
+            yield shard, nc
     finally:
         if shard is not None:
             await asyncio.to_thread(shard.index.stop)
@@ -390,7 +391,8 @@ async def listen(shard: Shard, nc: Client) -> None:
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
-        not shard.writes.quiet
+        shard.intake.waiting
+        or not shard.writes.quiet
         or shard.sequencer.turns
         or shard.recalls.asks
         or shard.recalls.records

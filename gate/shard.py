@@ -45,6 +45,7 @@ from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.room import Room
 from gate.state.tenant import Tenant
+from gate.turns import Pace
 from gate.verifying.answers import Answers
 from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
@@ -92,6 +93,7 @@ class Shard:
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
         self.index = IndexThread(loop, self._idle, damaged=self.fail)
+        self.pace = Pace()
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)
@@ -236,7 +238,7 @@ class Shard:
     def finished(self, w: Write) -> None:
         """It is answered, or refused: with it those that came again meanwhile."""
         self.sequencer.under_way.pop((w.principal.tenant.account, w.idem), None)
-        self.count(w.principal, -1 - len(w.also))
+        self.count(w.principal, -w.units - len(w.also))
 
     def ask_finished(self, a: Ask) -> None:
         self.count(a.principal, -1)

@@ -1,14 +1,26 @@
 """Who is next: requests wait by tenant and by context, and take turns, so that nobody's queue is in front of another's.
 
-Bounded by the in-flight quotas of agents and tenants (gate/quotas.py). Within a context the order of arrival stays.
+Who has few requests open (the calm) doesn't wait behind who has many (the crowd), and while the calm are about the crowd leaves
+room: a queue that is never empty would be felt at every step of everybody's way. Bounded by the in-flight quotas of agents and
+tenants (gate/quotas.py). Within a context the order of arrival stays.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+CALM_IN_FLIGHT: Final = 8  # what an agent's family may have open and be calm, as its quota counts it
+CALM_AGAIN_S: Final = 1.0  # so long after it had more; one block of receipts may close all that it has open
+ABOUT_S: Final = 0.25  # so long after its last request the calm are about
+REST: Final = 2.0  # then the crowd works a third of the time; what else its work costs, on the loop, comes to as much again
+REST_MOST_S: Final = 0.1
 
 
 class Turns(Generic[T]):
@@ -22,6 +34,10 @@ class Turns(Generic[T]):
 
     def add(self, tenant: str, context: bytes, item: T) -> None:
         self._tenants.setdefault(tenant, OrderedDict()).setdefault(context, deque()).append(item)
+
+    def waits(self, tenant: str, context: bytes) -> bool:
+        """Whether something of the context waits."""
+        return context in self._tenants.get(tenant, ())
 
     def some(self, most: int) -> list[T]:
         """At most so many, by turns."""
@@ -44,3 +60,68 @@ class Turns(Generic[T]):
         else:
             del self._tenants[tenant]
         return item
+
+
+@dataclass(slots=True)
+class Crowding:
+    """Whether an agent's family is calm, or of the crowd: when it last had more open than the calm have."""
+
+    at: float = -CALM_AGAIN_S
+
+    def calm(self, open_: int, now: float) -> bool:
+        """With `open_` requests, this one too, at `now` (seconds of a monotonic clock)."""
+        if open_ > CALM_IN_FLIGHT:
+            self.at = now
+        return now - self.at >= CALM_AGAIN_S
+
+
+class Lanes(Generic[T]):
+    """Two queues with turns. What waits of a context waits in one of them, so that its order stays."""
+
+    def __init__(self) -> None:
+        self.calm, self.crowd = Turns[T](), Turns[T]()
+
+    def __bool__(self) -> bool:
+        return bool(self.calm) or bool(self.crowd)
+
+    def add(self, tenant: str, context: bytes, item: T, *, calm: bool) -> Turns[T]:
+        """Queue a request of the calm or of the crowd; returns where."""
+        if self.calm.waits(tenant, context):
+            calm = True
+        elif self.crowd.waits(tenant, context):
+            calm = False
+        lane = self.calm if calm else self.crowd
+        lane.add(tenant, context, item)
+        return lane
+
+
+class Pace:
+    """How much of the time the crowd has: all of it, or, while the calm are about, a third and one thing at a time."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._calm_until = 0.0
+        self._one = asyncio.Lock()
+
+    def saw_calm(self) -> None:
+        """A request of the calm was queued."""
+        self._calm_until = self._clock() + ABOUT_S
+
+    @property
+    def shared(self) -> bool:
+        """Whether the calm are about."""
+        return self._clock() < self._calm_until
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Around one batch of the crowd."""
+        if not self.shared:
+            yield
+            return
+        async with self._one:
+            start = self._clock()
+            yield
+            if self.shared:
+                await self._sleep(min(REST_MOST_S, REST * (self._clock() - start)))

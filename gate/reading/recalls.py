@@ -13,13 +13,14 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gate import ids
-from gate.config import QUERY_BATCH_MAX, READS_BLOCK_BYTES_MAX, READS_BLOCK_RECORDS_MAX
+from gate.config import CROWD_ASKS_MAX, QUERY_BATCH_MAX, READS_BLOCK_BYTES_MAX, READS_BLOCK_RECORDS_MAX
 from gate.ledger import events as E
 from gate.ledger.block import Record
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
-from gate.turns import Turns
+from gate.steps import Steps, finished
+from gate.turns import Lanes
 
 from .ask import Ask
 from .last_look import look
@@ -50,16 +51,20 @@ class Recalls:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.asks = Turns[Ask]()
+        self.asks = Lanes[Ask]()
         self.records: deque[Queued] = deque()
-        self.wake_asks, self.wake_records = asyncio.Event(), asyncio.Event()
+        self.wake_calm, self.wake_crowd, self.wake_records = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.shown = Shown()
         self.answered = 0
         self.alarms = 0
 
     def submit(self, a: Ask) -> None:
-        self.asks.add(a.principal.tenant.account, a.context.id, a)
-        self.wake_asks.set()
+        calm = self.shard.intake.calm(a.principal)
+        if self.asks.add(a.principal.tenant.account, a.context.id, a, calm=calm) is self.asks.calm:
+            self.shard.pace.saw_calm()
+            self.wake_calm.set()
+        else:
+            self.wake_crowd.set()
 
     def record(self, tenant: Tenant, record: E.AnyRecord) -> None:
         """A record that nobody waits for (audit, withdrawn)."""
@@ -71,21 +76,43 @@ class Recalls:
 
     # --- decide -----------------------------------------------------------------------------------
     async def run_asks(self) -> None:
-        """Until cancelled: one micro-batch at a time through the index thread, whatever queued meanwhile."""
-        s = self.shard
-        while True:
-            await self.wake_asks.wait()
-            self.wake_asks.clear()
-            while self.asks:
-                batch = self.asks.some(QUERY_BATCH_MAX)
-                for a in await self._admitted(batch, s.now_ms()):
-                    self._register(a)
-                self.wake_records.set()
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._run_calm())
+            lanes.create_task(self._run_crowd())
 
-    async def _admitted(self, batch: list[Ask], now_ms: int) -> list[Ask]:
+    async def _run_calm(self) -> None:
+        """One micro-batch at a time through the index thread, whatever queued meanwhile."""
+        while True:
+            await self.wake_calm.wait()
+            self.wake_calm.clear()
+            while self.asks.calm:
+                await self._decide(self.asks.calm.some(QUERY_BATCH_MAX))
+
+    async def _run_crowd(self) -> None:
+        """The same at its pace."""
+        pace = self.shard.pace
+        while True:
+            await self.wake_crowd.wait()
+            self.wake_crowd.clear()
+            while self.asks.crowd:
+                async with pace.turn():
+                    most = CROWD_ASKS_MAX if pace.shared else QUERY_BATCH_MAX
+                    await self._decide(self.asks.crowd.some(most), yielding=True)
+
+    async def _decide(self, batch: list[Ask], *, yielding: bool = False) -> None:
+        for a in await self._admitted(batch, self.shard.now_ms(), yielding=yielding):
+            self._register(a)
+        self.wake_records.set()
+
+    async def _admitted(self, batch: list[Ask], now_ms: int, *, yielding: bool) -> list[Ask]:
         """Those that could be decided; the others are refused. One that fails costs no other: they are asked again one by one."""
+        index = self.shard.index
         try:
-            await self.shard.index.call(self._admit, batch, now_ms)
+            if yielding:
+                await index.work(self._admit(batch, now_ms), _nothing, yielding=True).done
+            else:
+                await index.call(finished, self._admit(batch, now_ms))
             return batch
         except Exception:
             if len(batch) == 1:
@@ -94,10 +121,10 @@ class Recalls:
                 return []
         for a in batch:
             a.forget()
-        return [a for one in batch for a in await self._admitted([one], now_ms)]
+        return [a for one in batch for a in await self._admitted([one], now_ms, yielding=yielding)]
 
-    def _admit(self, batch: list[Ask], now_ms: int) -> None:
-        """On the index thread: asks grouped by project."""
+    def _admit(self, batch: list[Ask], now_ms: int) -> Steps[None]:
+        """On the index thread: asks grouped by project, a step each."""
         s = self.shard
         groups: dict[tuple[str, str], list[Ask]] = {}
         for a in batch:
@@ -106,6 +133,7 @@ class Recalls:
             t, index = s.tenants[account], s.indexes[account]
             project = t.projects[name]
             s.admission.answer(t, project, index.projects, index.catalog, asks, now_ms)
+            yield
 
     def _register(self, a: Ask) -> None:
         """On the loop: the context learns what it is about to be served, then the record is queued."""
@@ -213,3 +241,7 @@ class Recalls:
         self.shard.ask_finished(a)
         if looked.withdrawn:
             self.record(t, E.Withdrawn(ms=self.shard.now_ms(), recall=a.recall, items=list(looked.withdrawn)))
+
+
+def _nothing(_: None) -> None:
+    """What is decided stands in the asks."""

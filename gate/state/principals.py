@@ -11,6 +11,7 @@ from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
 from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket, Limit
+from gate.turns import Crowding
 
 from .seats import Seats
 
@@ -55,6 +56,7 @@ class Agent:
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
     in_flight: int = 0
+    crowding: Crowding = field(default_factory=Crowding)
     seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key
     text: str = field(init=False)
     _buckets: dict[str, Bucket] = field(default_factory=dict)  # by what they limit, once it asked for that

@@ -50,6 +50,7 @@ class Write:
     reply: str
     request_id: str
     ms: int
+    units: int = 1  # what it counts for in flight
     idem: bytes = b""
     idem_content: bytes = b""
     run: bytes = b""

@@ -1,7 +1,7 @@
 """The write pump: micro-batches of drafts through the index thread, then to the sequencer: of one context in order of arrival.
 
-Contexts take turns, and what is slow (large texts, or a context that was served much since it last wrote) holds up nobody
-else: its batch goes on in slices while later batches of other contexts overtake it.
+Contexts take turns, the calm and the crowd apart (gate/turns.py), and what is slow (large texts, or a context that was served
+much since it last wrote) holds up nobody else: its batch goes on in slices while later batches of other contexts overtake it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gate.config import WRITE_BATCH_BYTES, WRITE_BATCH_MAX
+from gate.config import CROWD_WRITES_MAX, WRITE_BATCH_BYTES, WRITE_BATCH_MAX
 from gate.index_thread import Work
 from gate.refusals import Refused
-from gate.turns import Turns
+from gate.turns import Lanes, Turns
 
 from .decide import Write
 from .prepare import prepare
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
+CATCH_UP_MAX: Final = 64  # texts that a context was served since it last wrote: some ten milliseconds
 Key = tuple[str, bytes]  # tenant, context
 
 
@@ -31,10 +32,10 @@ class Writes:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.turns = Turns[Write]()
+        self.lanes = Lanes[Write]()
         self.busy: dict[Key, deque[Write]] = {}  # contexts with drafts in a batch, and what they sent since
         self.left = Counter[Key]()  # how many of these drafts aren't prepared yet
-        self.wake = asyncio.Event()
+        self.wake_calm, self.wake_crowd = asyncio.Event(), asyncio.Event()
 
     def submit(self, w: Write) -> None:
         """Queue a draft."""
@@ -42,37 +43,58 @@ class Writes:
         if later is not None:
             later.append(w)
         else:
-            self.turns.add(*_key(w), w)
-            self.wake.set()
+            self._queue(w)
+
+    def _queue(self, w: Write) -> None:
+        if self.lanes.add(*_key(w), w, calm=self.shard.intake.calm(w.principal)) is self.lanes.calm:
+            self.shard.pace.saw_calm()
+            self.wake_calm.set()
+        else:
+            self.wake_crowd.set()
 
     @property
     def quiet(self) -> bool:
         """Nothing is queued or under way."""
-        return not self.turns and not self.busy
+        return not self.lanes and not self.busy
 
     async def run(self) -> None:
-        """Until cancelled: whatever queued meanwhile is the next batch."""
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._run_calm())
+            lanes.create_task(self._run_crowd())
+
+    async def _run_calm(self) -> None:
+        """Whatever queued meanwhile is the next batch. Nobody waits for a context that has much to catch up with."""
         while True:
-            await self.wake.wait()
-            self.wake.clear()
-            while self.turns:
-                await self._begin(self._next()).parted
+            await self.wake_calm.wait()
+            self.wake_calm.clear()
+            while self.lanes.calm:
+                quick, slow = [], []  # type: tuple[list[Write], list[Write]]
+                for w in _next(self.lanes.calm, WRITE_BATCH_MAX):
+                    (slow if len(w.context.fresh[1]) > CATCH_UP_MAX else quick).append(w)
+                if slow:
+                    self._begin(slow, yielding=True)
+                if quick:
+                    await self._begin(quick).parted
 
-    def _next(self) -> list[Write]:
-        batch: list[Write] = []
-        size = 0
-        while self.turns and len(batch) < WRITE_BATCH_MAX and size < WRITE_BATCH_BYTES:
-            batch.append(w := self.turns.next())
-            size += len(w.checked.draft.content)
-        return batch
+    async def _run_crowd(self) -> None:
+        """The same at its pace."""
+        pace = self.shard.pace
+        while True:
+            await self.wake_crowd.wait()
+            self.wake_crowd.clear()
+            while self.lanes.crowd:
+                async with pace.turn():
+                    batch = _next(self.lanes.crowd, CROWD_WRITES_MAX if pace.shared else WRITE_BATCH_MAX)
+                    await self._begin(batch, yielding=True).parted
 
-    def _begin(self, batch: list[Write]) -> Work:
+    def _begin(self, batch: list[Write], *, yielding: bool = False) -> Work:
         for w in batch:
             self.busy.setdefault(_key(w), deque())
             self.left[_key(w)] += 1
-        return self._prepare(batch, deque())
+        return self._prepare(batch, deque(), yielding)
 
-    def _prepare(self, batch: list[Write], alone: deque[Write]) -> Work:
+    def _prepare(self, batch: list[Write], alone: deque[Write], yielding: bool) -> Work:
         """One draft that fails costs no other: what is left of its batch is prepared one by one (`alone`)."""
         s = self.shard
         waiting = {id(w): w for w in batch}
@@ -93,9 +115,9 @@ class Writes:
                     s.refuse_write(batch[0], Refused("internal"))
                     self._prepared(batch[0])
             if alone:
-                self._prepare([alone.popleft()], alone)
+                self._prepare([alone.popleft()], alone, yielding)
 
-        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver)
+        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver, yielding=yielding)
         work.done.add_done_callback(ended)
         return work
 
@@ -106,8 +128,16 @@ class Writes:
         if not self.left[key]:
             del self.left[key]
             for later in self.busy.pop(key):
-                self.turns.add(*key, later)
-            self.wake.set()
+                self._queue(later)
+
+
+def _next(turns: Turns[Write], most: int) -> list[Write]:
+    batch: list[Write] = []
+    size = 0
+    while turns and len(batch) < most and size < WRITE_BATCH_BYTES:
+        batch.append(w := turns.next())
+        size += len(w.checked.draft.content)
+    return batch
 
 
 def _key(w: Write) -> Key:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
@@ -37,6 +38,7 @@ BENCHES: Final[dict[str, Callable[[bool], AsyncIterator[Row]]]] = {
     "stall": flood.stall,
     "lineage": laundering.laundering,
 }
+CASES: Final = {f"flood.{case}": partial(flood.flood, names=(case,)) for case in flood.CASES}  # one at a time
 
 
 SOAK: Final = "soak"  # only by name: it takes as long as it is told to
@@ -46,7 +48,7 @@ async def _run(names: list[str], big: bool, minutes: float) -> list[Row]:
     rows = []
     for name in names:
         start = time.monotonic()
-        async for row in soak.soak(minutes) if name == SOAK else BENCHES[name](big):
+        async for row in soak.soak(minutes) if name == SOAK else (BENCHES | CASES)[name](big):
             rows.append(row)
             met = {None: "", True: "  met", False: "  NOT MET"}[row.met]
             ratio = f"  ratio {row.ratio:.3f}" if row.ratio is not None else ""
@@ -57,14 +59,15 @@ async def _run(names: list[str], big: bool, minutes: float) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; none = all; or {SOAK}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES | CASES)}; none = all; or {SOAK}")
     parser.add_argument("--json", action="store_true", help="the rows as JSON instead of a table")
     parser.add_argument("--big", action="store_true", help="also at 100,000 memories (minutes more)")
     parser.add_argument("--minutes", type=float, default=soak.MINUTES, help=f"of {SOAK} (default %(default)g)")
     args = parser.parse_args()
-    unknown = [n for n in args.names if n not in BENCHES and n != SOAK]
+    known = [*BENCHES, *CASES, SOAK]
+    unknown = [n for n in args.names if n not in known]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     rows = asyncio.run(_run(args.names or list(BENCHES), args.big, args.minutes))
     print(as_json(rows).decode() if args.json else as_table(rows))
     return 0 if all(r.met is not False for r in rows) else 1

@@ -9,10 +9,11 @@ import asyncio
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import nats
@@ -26,42 +27,60 @@ from .rows import Budget, Row
 from .stand import Stand, child, standing
 
 SEED: Final = 2_000
-ROUNDS: Final = 1
+ROUNDS: Final = 3  # without and with in turn; medians of their p99
 OTHERS_IN_FLIGHT: Final = 2
-OTHERS_TOTAL: Final = 300  # a round and verb: within the others' own limits
+OTHERS_TOTAL: Final = 1_000  # a round and verb: within the others' own limits
+OTHERS_S: Final = 5.0  # or so long
 FLOOD_IN_FLIGHT: Final = 96  # an agent may have 64
 TENANT_AGENTS: Final = 6
-FACTOR: Final = 2.0  # the others' p99 may grow by this
+IDLE_S, IDLE_MOST_S = 0.25, 20.0
+FACTOR: Final = 2.0  # the others' p99 may grow by this, or by SLACK_MS: docs/decisions.md 126
+SLACK_MS: Final = 25.0
 VERBS: Final = ("query", "write")
 SERVED_BIG: Final = 480
 
 
-async def flood(big: bool) -> AsyncIterator[Row]:
+class Case(NamedTuple):
+    """Who floods with what, and whose answers are timed."""
+
+    kind: str
+    whose: str
+    flooders: Sequence[str]
+    others: Sequence[str]
+
+
+_FLOODERS: Final = [f"t0/a{i}" for i in range(TENANT_AGENTS)]
+_WHO: Final = {"agent": (_FLOODERS[:1], ["t0/a7", "t0/a8"]), "tenant": (_FLOODERS, ["t1/a7", "t1/a8"])}
+CASES: Final = {f"{kind}-{whose}": Case(kind, whose, *_WHO[whose]) for kind in KINDS for whose in _WHO}
+
+
+async def flood(big: bool, names: Sequence[str] = tuple(CASES)) -> AsyncIterator[Row]:
     """Floods of small writes, questions, texts of 64 KiB and invalid requests, by one agent and by another tenant."""
-    flooders = [f"t0/a{i}" for i in range(TENANT_AGENTS)]
-    same, other = ["t0/a7", "t0/a8"], ["t1/a7", "t1/a8"]
     async with standing(2, 9, rates=True) as stand:
-        await stand.open([*same, *other])
-        for others in (same, other):
+        for others in (others for _, others in _WHO.values()):
+            await stand.open(others)
             for n in range(SEED // 500):  # within the rates
                 await stand.run("write", others, 4, 500, seed=n)
             await stand.run("query", others, OTHERS_IN_FLIGHT, 200)
-        for kind in KINDS:
-            for name, who, others in (("one agent", flooders[:1], same), ("a tenant", flooders, other)):
-                alone, beside, answers = await _measured(stand, kind, who, others)
-                for verb in VERBS:
-                    yield Row(
-                        bench="flood",
-                        name=f"others' {verb} p99, flood of {kind} by {name}",
-                        value=_median([f.p99 for f in beside[verb]]) * 1e3,
-                        unit="ms",
-                        raw_name="without",
-                        raw=_median([f.p99 for f in alone[verb]]) * 1e3,
-                        budget=Budget("<=", FACTOR, "ratio"),
-                        note=f"p50 {_median([f.p50 for f in alone[verb]]) * 1e3:.1f} → "
-                        f"{_median([f.p50 for f in beside[verb]]) * 1e3:.1f} ms; "
-                        f"most {max(f.most for f in beside[verb]) * 1e3:.0f} ms; flood {answers}",
-                    )
+        for name in names:
+            case = CASES[name]
+            rounds, answers = await _measured(stand, case)
+            for verb in VERBS:
+                alone, beside = [r.alone[verb] for r in rounds], [r.beside[verb] for r in rounds]
+                value, raw = _median([f.p99 for f in beside]) * 1e3, _median([f.p99 for f in alone]) * 1e3
+                floor = value - raw <= SLACK_MS
+                yield Row(
+                    bench="flood",
+                    name=f"others' {verb} p99, flood of {case.kind} by one {case.whose}",
+                    value=value,
+                    unit="ms",
+                    raw_name="without",
+                    raw=raw,
+                    budget=Budget("<=", raw + SLACK_MS) if floor else Budget("<=", FACTOR, "ratio"),
+                    note=f"p50 {_median([f.p50 for f in alone]) * 1e3:.1f} → {_median([f.p50 for f in beside]) * 1e3:.1f} ms; "
+                    f"p99 of the rounds {_each(alone)} → {_each(beside)}; "
+                    f"most {max(f.most for f in alone) * 1e3:.0f} → {max(f.most for f in beside) * 1e3:.0f} ms; flood {answers}",
+                )
 
 
 async def stall(big: bool) -> AsyncIterator[Row]:
@@ -107,32 +126,53 @@ async def _first_write(stand: Stand, name: str) -> float:
         await nc.close()
 
 
-async def _measured(
-    stand: Stand, kind: str, who: Sequence[str], others: Sequence[str]
-) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]], str]:
-    alone: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
-    beside: dict[str, list[Figures]] = {verb: [] for verb in VERBS}
-    answers = ""
-    for n in range(ROUNDS):
-        for verb in VERBS:
-            alone[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=200 + n))
-        async with AsyncExitStack() as stack:
-            process = await child(
-                stack, "tests.bench.flooder", stand.home.url, kind, str(FLOOD_IN_FLIGHT * len(who)), *map(stand.creds, who)
-            )
-            assert process.stdin is not None
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"ready\n"
-            process.stdin.write(b"\n")
-            for verb in VERBS:
-                beside[verb].append(await stand.run(verb, others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=300 + n))
-            process.stdin.write(b"\n")
-            answers = _said(await process.stdout.readline())
-    return alone, beside, answers
+class Round(NamedTuple):
+    """Figures by verb, without the flood and right after it with the flood."""
+
+    alone: dict[str, Figures]
+    beside: dict[str, Figures]
 
 
-def _said(line: bytes) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(json.loads(line).items()))
+async def _measured(stand: Stand, case: Case) -> tuple[list[Round], str]:
+    """Rounds without and with the flood in turn, so that a noisy neighbour, and a home that grows, meet both."""
+    rounds, answers = list[Round](), Counter[str]()
+    async with AsyncExitStack() as stack:
+        in_flight = str(FLOOD_IN_FLIGHT * len(case.flooders))
+        process = await child(
+            stack, "tests.bench.flooder", stand.home.url, case.kind, in_flight, *map(stand.creds, case.flooders)
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        for n in range(ROUNDS):
+            alone = await _others(stand, case, 200 + n)
+            process.stdin.write(b"\n")
+            beside = await _others(stand, case, 300 + n)
+            process.stdin.write(b"\n")
+            answers.update(json.loads(await process.stdout.readline()))
+            rounds.append(Round(alone, beside))
+            await _idle(stand)
+    return rounds, ", ".join(f"{count} {what}" for what, count in sorted(answers.items()))
+
+
+async def _idle(stand: Stand) -> None:
+    """Until the gatekeeper has worked off what the flood left."""
+    meter, deadline = stand.gatekeeper, time.monotonic() + IDLE_MOST_S
+    while time.monotonic() < deadline:
+        before = meter.cpu_s()
+        await asyncio.sleep(IDLE_S)
+        if meter.cpu_s() - before < IDLE_S / 5:
+            return
+
+
+async def _others(stand: Stand, case: Case, seed: int) -> dict[str, Figures]:
+    return {
+        verb: await stand.run(verb, case.others, OTHERS_IN_FLIGHT, OTHERS_TOTAL, seed=seed, seconds=OTHERS_S) for verb in VERBS
+    }
+
+
+def _each(figures: Sequence[Figures]) -> str:
+    return "/".join(f"{f.p99 * 1e3:.0f}" for f in figures)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """A client that gives way to nobody: a process of its own that keeps `in_flight` requests of one kind open until told to stop.
 
-`python -m tests.bench.flooder URL KIND IN_FLIGHT CREDS…` prints `ready`, floods from the first line on its standard input to the
-second, and prints what the answers were: {reason or type: count}.
+`python -m tests.bench.flooder URL KIND IN_FLIGHT CREDS…` prints `ready`, floods from one line on its standard input to the
+next, prints what the answers were, {reason or type: count}, and waits for a line to flood again.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
         )
         tenant = Path(path).parent.name
         clients.append((nc, f"mem.{tenant}.p1.{verb}.{key}"))
-    answers, going = Counter[str](), True
+    answers = Counter[str]()
 
     async def worker(j: int) -> None:
         nc, subject = clients[j % len(clients)]
-        while going:
+        while True:
             try:
                 answer = json.loads((await nc.request(subject, make(), timeout=20)).data)
             except NatsTimeout:
@@ -74,12 +74,14 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     print("ready", flush=True)
-    await lines.readline()
-    workers = [asyncio.create_task(worker(j)) for j in range(in_flight)]
-    await lines.readline()
-    going = False
-    await asyncio.wait(workers, timeout=30)
-    print(json.dumps(answers), flush=True)
+    while await lines.readline():
+        workers = [asyncio.create_task(worker(j)) for j in range(in_flight)]
+        await lines.readline()
+        for w in workers:
+            w.cancel()
+        await asyncio.wait(workers)
+        print(json.dumps(answers), flush=True)
+        answers.clear()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, tag="run", kw_only=True):
     project: str = "p1"
     k: int = 8
     seed: int = 1
+    seconds: float = 0.0  # no more requests are begun after so long; 0: all of them
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ class Load:
 
         question = _encode(Query(text=texts.question()))
         one = {"echo": echo, "write": write, "big": big, "child": child, "query": query, "get": get, "raw": raw}[r.kind]
-        figures = await _drive(one, r.in_flight, r.total)
+        figures = await _drive(one, r.in_flight, r.total, r.seconds)
         ids = written(self.clients[r.agents[0]][1])[:100] if r.kind in ("write", "big", "child") else []
         return msgspec.structs.replace(figures, items=self.items, ids=ids)
 
@@ -158,12 +159,12 @@ class Load:
         self.items += data.count(b'"rank":')
 
 
-async def _drive(one: Callable[[int], Awaitable[None]], in_flight: int, total: int) -> Figures:
+async def _drive(one: Callable[[int], Awaitable[None]], in_flight: int, total: int, most_s: float) -> Figures:
     left, times = total, list[float]()
 
     async def worker(j: int) -> None:
         nonlocal left
-        while left > 0:
+        while left > 0 and not (most_s and time.perf_counter() - begun >= most_s):
             left -= 1
             start = time.perf_counter()
             await one(j)
@@ -171,11 +172,12 @@ async def _drive(one: Callable[[int], Awaitable[None]], in_flight: int, total: i
 
     gc.collect()
     gc.freeze()
-    cpu, start = time.process_time(), time.perf_counter()
+    cpu, begun = time.process_time(), time.perf_counter()
     await asyncio.gather(*(worker(j) for j in range(in_flight)))
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begun
     times.sort()
-    return Figures(seconds, time.process_time() - cpu, total, times[len(times) // 2], times[int(len(times) * 0.99)], times[-1])
+    done = len(times)
+    return Figures(seconds, time.process_time() - cpu, done, times[len(times) // 2], times[int(len(times) * 0.99)], times[-1])
 
 
 async def _ignore(error: Exception) -> None:

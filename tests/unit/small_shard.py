@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from bus import frames
@@ -20,6 +21,7 @@ from gate.refusals import Refused
 from gate.room import Room
 from gate.shard import Shard
 from gate.state.tenant import Tenant
+from gate.turns import Pace
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer
 
@@ -112,7 +114,8 @@ class SmallShard:
         self.event_rows = EventRows()
         self.event_rows.numbers[tenant.account] = 0
         self.lineage = self
-        self.index, self.room = Index(), Room()
+        self.index, self.room, self.pace = Index(), Room(), Pace()
+        self.intake = SimpleNamespace(calm=lambda p: True)  # everybody is calm
         self.sent: list[bytes] = []
         self.refused: list[Refused] = []
         me = cast(Shard, self)

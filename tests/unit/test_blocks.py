@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -194,12 +195,13 @@ def test_a_question_that_fails_costs_no_other_of_its_batch_an_answer() -> None:
         shard = SmallShard(story.t, lambda: story.ms)
         decided: list[int] = []
 
-        def admit(batch: list[Ask], now_ms: int) -> None:
+        def admit(batch: list[Ask], now_ms: int) -> Iterator[None]:
             for a in batch:
                 a.notes.append("decided")
                 if a.principal.project == "p2":
                     raise RuntimeError("a bug")
             decided.extend(len(a.notes) for a in batch)
+            yield
 
         cast(Any, shard.recalls)._admit = admit
         for p in (reader, reader, there, reader):

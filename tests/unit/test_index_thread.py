@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gate.index_thread import PARTED_S, IndexThread
+from gate.index_thread import PARTED_S, SLICE_S, IndexThread
 
 sys.setswitchinterval(0.0005)  # as in the gatekeeper: by Python's own 5 ms a busy thread can starve the loop for seconds
 
@@ -48,6 +49,30 @@ def test_a_call_is_answered_while_long_work_is_under_way() -> None:
             stop.set()
             await asyncio.wait_for(work.done, 10)
 
+    asyncio.run(scenario())
+
+
+def test_what_is_short_goes_before_work_that_yields_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.index_thread.WAIT_S", math.inf)  # nothing is owed to it for waiting
+
+    def steps(name: str) -> Iterator[None]:
+        for _ in range(3):
+            order.append(name)
+            threading.Event().wait(SLICE_S)
+            yield None
+
+    async def scenario() -> None:
+        with running() as thread:
+            begin = threading.Event()
+            first = thread.call(begin.wait)  # everything else is queued behind it
+            crowd = thread.work(steps("crowd"), lambda _: None, yielding=True)
+            calm = thread.work(steps("calm"), lambda _: None)
+            called = thread.call(order.append, "call")
+            begin.set()
+            await asyncio.gather(first, crowd.done, calm.done, called)
+        assert order[-3:] == ["crowd"] * 3
+
+    order: list[str] = []
     asyncio.run(scenario())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -17,6 +18,7 @@ from gate.ledger import events as E
 from gate.quotas import (
     AGENT_WRITES,
     DEFAULT,
+    REFUSAL_DELAY_MOST_S,
     REFUSAL_DELAY_S,
     REFUSALS,
     REFUSALS_WAITING_MAX,
@@ -25,8 +27,10 @@ from gate.quotas import (
     Patience,
     Quotas,
     quotas,
+    units,
 )
 from gate.refusals import Refused
+from gate.shard import Shard
 from gate.writing.decide import decide
 from gate.writing.screen import Screening
 
@@ -161,9 +165,10 @@ class Later:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
+        self.delays_s: list[float] = []
 
     def call_later(self, delay_s: float, fn: Callable[..., None], *args: object) -> None:
-        assert delay_s == REFUSAL_DELAY_S
+        self.delays_s.append(delay_s)
         self.calls.append(lambda: fn(*args))
 
 
@@ -177,9 +182,38 @@ def test_refusals_leave_at_once_until_there_are_many_and_then_later() -> None:
     patience.answer("other", lambda: sent.append("other"))
     assert sent[-1] == "other"
     assert sent.count("flooder") == answered - 5 >= REFUSALS.burst
+    assert loop.delays_s[0] == REFUSAL_DELAY_S
+    assert loop.delays_s == sorted(set(loop.delays_s)), "one after another, not all at once"
     for call in loop.calls:
         call()
     assert sent.count("flooder") == answered
+
+
+def test_refusals_of_large_requests_leave_later_than_those_of_small_ones() -> None:
+    def delays_s(size: int) -> list[float]:
+        loop = Later()
+        patience = Patience(cast(asyncio.AbstractEventLoop, loop))
+        while len(loop.calls) < 200:
+            patience.answer("flooder", lambda: None, units("write", size))
+        return loop.delays_s
+
+    small, large = delays_s(200), delays_s(65_536)
+    assert all(a <= b for a, b in zip(small, large, strict=True))
+    assert large[100] > 4 * small[100]
+    assert large[-1] == REFUSAL_DELAY_MOST_S
+
+
+def test_a_large_draft_counts_in_flight_for_what_it_costs_and_gives_all_of_it_back() -> None:
+    story = Story()
+    writer = story.agent("writer")
+    draft = story.draft(writer, "word " * 12_500)
+    draft.units = units("write", 62_600)
+    assert (draft.units, units("write", 300), units("query", 62_600)) == (16, 1, 1)
+    shard = cast(Shard, SimpleNamespace(count=Shard.count))
+    Shard.count(writer, draft.units)
+    assert (writer.agent.in_flight, story.t.in_flight) == (16, 16)
+    Shard.finished(shard, draft)
+    assert (writer.agent.in_flight, story.t.in_flight) == (0, 0)
 
 
 def test_a_key_with_too_many_refusals_waiting_is_not_heard_until_they_have_left() -> None:

@@ -1,8 +1,10 @@
-"""Who is next among tenants and contexts."""
+"""Who is next among tenants and contexts, and how much the crowd leaves the calm."""
 
 from __future__ import annotations
 
-from gate.turns import Turns
+import asyncio
+
+from gate.turns import ABOUT_S, CALM_AGAIN_S, CALM_IN_FLIGHT, REST, REST_MOST_S, Crowding, Lanes, Pace, Turns
 
 
 def filled(*items: tuple[str, str]) -> Turns[str]:
@@ -28,3 +30,92 @@ def test_many_contexts_of_a_tenant_have_one_turn_between_them() -> None:
 def test_within_a_context_the_order_of_arrival_stays() -> None:
     turns = filled(("acme", "a"), ("acme", "b"), ("acme", "a"), ("acme", "b"), ("acme", "a"))
     assert [int(x.split("/")[2]) for x in turns.some(5) if "/a/" in x] == [0, 2, 4]
+
+
+# --- calm and crowd -----------------------------------------------------------------------------------
+def test_who_has_few_requests_open_is_calm_and_who_had_more_a_moment_ago_is_not() -> None:
+    crowding = Crowding()
+    assert all(crowding.calm(CALM_IN_FLIGHT, now) for now in (0.0, 5.0))
+    assert not crowding.calm(CALM_IN_FLIGHT + 1, 6.0)
+    assert not crowding.calm(1, 6.0 + CALM_AGAIN_S / 2), "one block of receipts closes all that a flooder has open"
+    assert crowding.calm(1, 6.0 + CALM_AGAIN_S)
+
+
+def test_calm_and_crowd_have_queues_apart() -> None:
+    lanes = Lanes[str]()
+    for i in range(100):
+        lanes.add("acme", b"flood", f"flood {i}", calm=False)
+    lanes.add("globex", b"calm", "calm", calm=True)
+    assert lanes.calm.some(10) == ["calm"]
+    assert len(lanes.crowd.some(1_000)) == 100
+    assert not lanes
+
+
+def test_what_waits_of_a_context_waits_in_one_queue_so_that_its_order_stays() -> None:
+    lanes = Lanes[int]()
+    for i, calm in enumerate((True, True, False, False)):
+        assert lanes.add("acme", b"growing", i, calm=calm) is lanes.calm
+    assert lanes.calm.some(10) == [0, 1, 2, 3]
+    for i, calm in enumerate((False, True, True)):
+        assert lanes.add("acme", b"growing", i, calm=calm) is lanes.crowd
+    assert lanes.add("acme", b"another", 9, calm=True) is lanes.calm
+    assert lanes.crowd.some(10) == [0, 1, 2]
+    assert lanes.add("acme", b"growing", 4, calm=True) is lanes.calm, "nothing of it waits any more"
+
+
+class Clock:
+    """Time by hand: work takes what `work` says, rests are noted."""
+
+    def __init__(self) -> None:
+        self.now, self.rests = 100.0, list[float]()
+
+    def read(self) -> float:
+        return self.now
+
+    async def rest(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        self.now += seconds
+
+    async def work(self, pace: Pace, seconds: float) -> None:
+        async with pace.turn():
+            self.now += seconds
+
+
+def test_the_crowd_rests_in_proportion_to_its_work_while_the_calm_are_about_and_not_else() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        pace = Pace(clock.read, clock.rest)
+        await clock.work(pace, 0.02)
+        assert not clock.rests, "alone it has all of the time"
+        pace.saw_calm()
+        await clock.work(pace, 0.02)
+        await clock.work(pace, 0.01)
+        assert [round(x, 6) for x in clock.rests] == [REST * 0.02, REST * 0.01]
+        pace.saw_calm()
+        await clock.work(pace, ABOUT_S * 0.9)
+        assert clock.rests[2:] == [REST_MOST_S], "and no longer than that"
+        await clock.work(pace, 0.02)
+        assert len(clock.rests) == 3, "the calm are gone"
+
+    asyncio.run(scenario())
+
+
+def test_the_crowd_does_one_thing_at_a_time_while_the_calm_are_about() -> None:
+    async def scenario(about: bool) -> int:
+        pace, at_once, most = Pace(lambda: 0.0), 0, 0
+        if about:
+            pace.saw_calm()
+
+        async def work() -> None:
+            nonlocal at_once, most
+            async with pace.turn():
+                at_once += 1
+                most = max(most, at_once)
+                await asyncio.sleep(0)
+                at_once -= 1
+
+        await asyncio.gather(*(work() for _ in range(5)))
+        return most
+
+    assert asyncio.run(scenario(about=True)) == 1
+    assert asyncio.run(scenario(about=False)) == 5

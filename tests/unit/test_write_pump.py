@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import pytest
 from gate.index_thread import IndexThread
 from gate.refusals import Refused
 from gate.shard import Shard
+from gate.turns import Pace
 from gate.writing.decide import Write
-from gate.writing.writes import Writes
+from gate.writing.writes import CATCH_UP_MAX, Writes
 
 from .story import Story
 
@@ -32,12 +34,15 @@ class Pump:
         self.out: list[str] = []
         self.refused: list[str] = []
         self.slow, self.at_once = threading.Event(), list[set[str]]()
+        self.crowd = set[str]()  # agents
         shard = SimpleNamespace(
             index=self.index,
             indexes={},
             admission=SimpleNamespace(embedder=None),
             sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
             refuse_write=self.refuse,
+            pace=Pace(),
+            intake=SimpleNamespace(calm=lambda p: p.agent.text not in self.crowd),
         )
         self.writes = Writes(cast(Shard, shard))
 
@@ -83,6 +88,53 @@ def test_what_is_slow_is_overtaken_by_other_contexts_and_by_nothing_of_its_own(m
         await pump.ended(7)
         assert pump.out[3:] == ["slow 1", "next 2", "next 3", "last 4"]
         assert pump.writes.quiet
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_of_the_crowd_holds_up_no_draft_of_the_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        flooder, calm = story.agent("flooder"), story.agent("calm")
+        pump.crowd.add(flooder.agent.text)
+        running = asyncio.create_task(pump.writes.run())
+        for i in range(100):
+            pump.writes.submit(story.draft(flooder, f"slow {i:02}"))
+        await until(lambda: bool(pump.at_once))
+        for i in range(3):
+            pump.writes.submit(story.draft(calm, f"calm {i}"))
+            await pump.ended(i + 1)
+        assert pump.out == ["calm 0", "calm 1", "calm 2"]
+        assert not any({"calm 0", "calm 1", "calm 2"} & batch for batch in pump.at_once if len(batch) > 1)
+        pump.slow.set()
+        await pump.ended(103)
+        assert pump.out[3:] == [f"slow {i:02}" for i in range(100)]
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_for_a_context_that_has_much_to_catch_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.index_thread.PARTED_S", math.inf)  # nobody is let past because it takes long
+
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        reader, quick = story.agent("reader"), story.agent("quick")
+        for i in range(2):
+            pump.writes.submit(draft := story.draft(reader, f"slow {i}"))
+            draft.context.fresh[1].extend(range(CATCH_UP_MAX))
+        pump.writes.submit(story.draft(quick, "quick 0"))
+        running = asyncio.create_task(pump.writes.run())
+        await pump.ended(1)
+        pump.writes.submit(story.draft(quick, "quick 1"))
+        await pump.ended(2)
+        assert pump.out == ["quick 0", "quick 1"]
+        pump.slow.set()
+        await pump.ended(4)
+        assert pump.out[2:] == ["slow 0", "slow 1"]
         running.cancel()
         await asyncio.to_thread(pump.index.stop)
 
