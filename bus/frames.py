@@ -68,7 +68,8 @@ class Answer(Frame, frozen=True, kw_only=True, omit_defaults=False):
 class Draft(Frame, frozen=True, kw_only=True, tag="draft"):
     """What an agent asks to store: no identity, no trust. Claims can only tighten.
 
-    `origin` empty = the key's maximum; `ttl` in seconds.
+    `origin` empty = the key's maximum; `ttl` in seconds. `promotes`: the id of a memory of a task that is to be one of the
+    project: its text, evidence and kind are taken, and this draft has none of its own.
     """
 
     content: str
@@ -96,6 +97,7 @@ class Draft(Frame, frozen=True, kw_only=True, tag="draft"):
     supersedes: str = ""
     idempotency_key: str = ""
     tool: str = ""
+    promotes: str = ""
 
 
 class Query(Frame, frozen=True, kw_only=True, tag="query"):
@@ -129,6 +131,12 @@ class Get(Frame, frozen=True, kw_only=True, tag="get"):
     user: str = ""
     intent: Intent = "answer"
     tool_risk: Risk = "none"
+
+
+class Report(Frame, frozen=True, kw_only=True, tag="report"):
+    """These memories (ids, at most 64) were of use: each lives on, up to its kind's most. Only what this agent was served."""
+
+    used: list[str]
 
 
 class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
@@ -328,6 +336,13 @@ class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
     """Answer to ack and sync: the notices that are still open."""
 
     notices: list[Notice] = []
+    position: int = 0
+
+
+class Reported(Answer, frozen=True, kw_only=True, tag="reported"):
+    """Answer to a report: the memories whose end moved, with the new one. Of the others it was late enough, or is fixed."""
+
+    extended: dict[str, str] = {}
     position: int = 0
 
 
@@ -780,20 +795,20 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
     position: int = 0
 
 
-MemoryRequest = Draft | Query | Get | Ack | Sync | Delegate
+MemoryRequest = Draft | Query | Get | Report | Ack | Sync | Delegate
 OpsRequest = (
     Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery | LegalHoldRequest
 )  # fmt: skip
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify | AdmErased
 Reply = (
-    Receipt | Recall | Refusal | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats
-    | Erasure | Erasures | LegalHolds | Done
+    Receipt | Recall | Refusal | Reported | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer
+    | Stats | Erasure | Erasures | LegalHolds | Done
 )  # fmt: skip
 Push = Feed | Notice
 
 # The verb of the subject decides which request a frame must be: one table for client and gatekeeper.
 VERB_OF: dict[type[Frame], str] = {
-    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync", Delegate: "delegate",
+    Draft: "write", Query: "query", Get: "get", Report: "report", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
     ContextRequest: "context", StatsRequest: "stats", Erase: "erase", ErasureQuery: "erase", LegalHoldRequest: "erase",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",

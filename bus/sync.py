@@ -51,8 +51,10 @@ class MemoryBus(_Blocking[client.MemoryBus]):
     """An agent's shared memory; the methods of `bus.MemoryBus`."""
 
     write = _blocking(client.MemoryBus.write)
+    promote = _blocking(client.MemoryBus.promote)
     query = _blocking(client.MemoryBus.query)
     get = _blocking(client.MemoryBus.get)
+    report = _blocking(client.MemoryBus.report)
     delegate = _blocking(client.MemoryBus.delegate)
     ack = _blocking(client.MemoryBus.ack)
     sync = _blocking(client.MemoryBus.sync)

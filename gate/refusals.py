@@ -138,6 +138,14 @@ TABLE: dict[str, Wording] = {
     "supersede_unknown": Wording(
         "rejected", "The memory to supersede is unknown here.", "Supersede only a memory that you can read."
     ),
+    "promotes_unknown": Wording(
+        "rejected",
+        "There is no such memory of a task to promote here.",
+        "Promote an active memory of task scope in this project that you can read.",
+    ),
+    "used_unknown": Wording(
+        "rejected", "A memory in this report is unknown here.", "Report only memories that this agent was served."
+    ),
     "memory_unknown": Wording(
         "rejected", "There is no such memory here.", "Check the id; a short id needs at least its last 8 characters."
     ),
@@ -156,6 +164,11 @@ TABLE: dict[str, Wording] = {
     # conflicts
     "idempotency_conflict": Wording(
         "conflict", "This idempotency key was used for other content.", "Use a new key for a new memory."
+    ),
+    "promoted_already": Wording(
+        "conflict",
+        "That memory was promoted already, and what it became is active or held.",
+        "Read `promoted_as`, or have an operator review it.",
     ),
     "supersede_conflict": Wording(
         "conflict", "That memory was superseded meanwhile.", "Read the current one and supersede that."

@@ -227,7 +227,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "ack": Row(WRITERS | OPERATORS),  # its own notices
         "sync": Row(WRITERS | OPERATORS),
         "bind": Row(READERS, readable, served=LATER),
-        "report": Row(READERS, readable, served=LATER, stores=True),
+        "report": Row(READERS, readable, stores=True),
         "feedback": Row(READERS, readable, served=LATER, stores=True),
         "correct": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),
         "forget": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),

@@ -28,11 +28,12 @@ from .compartments import MANY
 from .contexts import Context
 from .erasures import Blocks, Erasure, LegalHold
 from .interned import Interned
+from .lives import Ended, life_of
 from .principals import Agent, Agents
 from .projects import Project
 from .seats import SHARED
 from .served import ServedTo
-from .succession import successor
+from .succession import Turn, successor, turns_after
 
 Clauses = tuple[frozenset[str], ...]
 EXTERNAL: Final = ORIGINS.index("external")
@@ -64,10 +65,12 @@ class Tenant:
         self.contexts: dict[bytes, Context] = {}
         self.cases: dict[bytes, CaseState] = {}
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
-        self.others_lines: set[int] = set()  # memories that superseded another agent's, or one of these
+        self.turns: dict[int, tuple[Turn, ...]] = {}  # memories that superseded another agent's, or one of these
+        self.promoted: dict[int, int] = {}  # memory of a task → the newest that it became in its project
         self.plans_used: set[bytes] = set()
         self.erasures: dict[bytes, Erasure] = {}
         self.legal_holds: dict[bytes, LegalHold] = {}
+        self.ends: dict[bytes, Ended] = {}
         self.blocks = Blocks()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
@@ -227,6 +230,15 @@ class Tenant:
                 self.legal_holds[event.hold] = LegalHold(event.hold, by, event.person, note, members, event.ms)
             case E.LegalHoldLifted():
                 self.legal_holds[event.hold].lifted_ms = event.ms
+            case E.LifeExtended():
+                for agent in self.agents.counted(self.agents.by_id[event.agent]):
+                    agent.bytes += weight
+                for s, expires in event.items:
+                    self.columns.at.expires[s] = expires
+            case E.LifeEnded():
+                self._ended(event, note)
+            case E.LifeResumed():
+                self._resumed(event)
             case _:
                 raise UnknownEvent(f"{type(event).__name__} at {self.account}:{seq}")
         self.position = seq
@@ -270,6 +282,7 @@ class Tenant:
         c.task[s], c.run[s], c.task_state[s] = _int(e.task), _int(e.run), e.task_state
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
         c.valid_from[s], c.valid_until[s], c.expires[s] = e.from_, e.until or NEVER_MS, e.expires or NEVER_MS
+        c.life[s] = life_of(e)
         c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
         project.special = project.special or not E.is_plain(e)
         self.ids[s] = e.id
@@ -283,8 +296,11 @@ class Tenant:
             self.idem[e.idem] = s
         if e.supersedes:
             c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
-            if c.actor[e.supersedes] != agent.number or e.supersedes in self.others_lines:
-                self.others_lines.add(s)
+            turns = turns_after(self.turns.get(e.supersedes, ()), self.agents.all[c.actor[e.supersedes]], agent, e.ms)
+            if turns:
+                self.turns[s] = turns
+        if e.promotes:
+            self.promoted[e.promotes] = s
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)
@@ -423,6 +439,23 @@ class Tenant:
         self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
         self.facts += 1
         self.generation = seq
+
+    def _ended(self, e: E.LifeEnded, note: str) -> None:
+        members, expires = unpack_members([e.deltas]), self.columns.expires
+        by = self.agents.by_id[e.agent].number
+        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, expires[members], e.ms)
+        expires[members] = np.minimum(expires[members], e.ms)
+        if e.plan:
+            self.plans_used.add(e.plan)
+        self.facts += 1
+
+    def _resumed(self, e: E.LifeResumed) -> None:
+        """Only those whose end is still this one: of two ends the first stands."""
+        end, expires = self.ends[e.end], self.columns.expires
+        end.resumed_ms = e.ms
+        here = expires[end.members] == end.ms
+        expires[end.members[here]] = end.before[here]
+        self.facts += 1
 
     def _lose_body(self, seq: int) -> None:
         """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""
