@@ -487,6 +487,24 @@ class LegalHoldRequest(Frame, frozen=True, kw_only=True, tag="legal_hold"):
     cursor: int = 0
 
 
+class Prune(Frame, frozen=True, kw_only=True, tag="prune"):
+    """End memories that nobody needs. plan: of a project what nobody was served, names no source and is older than `older_than`
+    seconds, of these `kinds` (none = all but rule, decision, constraint); or, with a `task` that is over, what is left of it.
+
+    apply: the plan `plan`. undo: the end `end`. list: a page of ends from `cursor` on. `message` is required to apply and undo.
+    """
+
+    action: Literal["plan", "apply", "undo", "list"] = "list"
+    project: str = ""
+    kinds: list[Kind] = []
+    older_than: int = 0
+    task: str = ""
+    plan: str = ""
+    end: str = ""
+    message: str = ""
+    cursor: int = 0
+
+
 # --- operators: answers ---------------------------------------------------------------------------
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One node of a plan, case or trace."""
@@ -670,6 +688,41 @@ class LegalHolds(Answer, frozen=True, kw_only=True, tag="legal_holds"):
     next: int | None = None
 
 
+class Pruned(Answer, frozen=True, kw_only=True, tag="pruned"):
+    """A plan to end memories, or what came of it: they have expired, nothing is erased. `members`: the first of `count`.
+
+    `why`: pruned, task, or session (a closed context's operational notes). `kept`: how many it spares, by reason; `more`: beyond
+    what one plan takes. `promoted`: members that live on in their project. `left`: members of the plan that may end no more.
+    """
+
+    plan: str = ""
+    end: str = ""
+    state: Literal["plan", "ended", "undone"]
+    why: Literal["pruned", "task", "session"]
+    message: str = ""
+    by: str = ""
+    members: list[Member] = []
+    count: int
+    more: int = 0
+    promoted: int = 0
+    left: int = 0
+    by_kind: dict[str, int] = {}
+    by_agent: dict[str, int] = {}
+    kept: dict[str, int] = {}
+    until: str = ""
+    ended_at: str = ""
+    undone_at: str | None = None
+    position: int = 0
+
+
+class Prunings(Answer, frozen=True, kw_only=True, tag="prunings"):
+    """A page of ends, newest first, without their members."""
+
+    ends: list[Pruned]
+    position: int = 0
+    next: int | None = None
+
+
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
 
@@ -798,11 +851,12 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
 MemoryRequest = Draft | Query | Get | Report | Ack | Sync | Delegate
 OpsRequest = (
     Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery | LegalHoldRequest
+    | Prune
 )  # fmt: skip
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify | AdmErased
 Reply = (
     Receipt | Recall | Refusal | Reported | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer
-    | Stats | Erasure | Erasures | LegalHolds | Done
+    | Stats | Erasure | Erasures | LegalHolds | Pruned | Prunings | Done
 )  # fmt: skip
 Push = Feed | Notice
 
@@ -811,6 +865,7 @@ VERB_OF: dict[type[Frame], str] = {
     Draft: "write", Query: "query", Get: "get", Report: "report", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
     ContextRequest: "context", StatsRequest: "stats", Erase: "erase", ErasureQuery: "erase", LegalHoldRequest: "erase",
+    Prune: "prune",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
     AdmVerify: "verify", AdmErased: "erased",
 }  # fmt: skip

@@ -87,6 +87,11 @@ class Desk(_Blocking[operator.Desk]):
     place_legal_hold = _blocking(operator.Desk.place_legal_hold)
     lift_legal_hold = _blocking(operator.Desk.lift_legal_hold)
     legal_holds = _blocking(operator.Desk.legal_holds)
+    plan_pruning = _blocking(operator.Desk.plan_pruning)
+    plan_compaction = _blocking(operator.Desk.plan_compaction)
+    prune = _blocking(operator.Desk.prune)
+    undo_end = _blocking(operator.Desk.undo_end)
+    ends = _blocking(operator.Desk.ends)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from bus.frames import (
     Frame,
     Hold,
     LegalHoldRequest,
+    Prune,
     Release,
     Review,
     Stats,
@@ -73,7 +74,7 @@ class Operators:
 
     async def answer(self, p: Principal, req: Frame) -> Frame:
         """The answer to one operator request. Raises Refused."""
-        if isinstance(req, Hold | Release | Review | ContextRequest | Erase | LegalHoldRequest):
+        if isinstance(req, Hold | Release | Review | ContextRequest | Erase | LegalHoldRequest | Prune):
             req = msgspec.structs.replace(req, message=_checked_message(req.message))
         match req:
             case Hold():
@@ -92,6 +93,8 @@ class Operators:
             case LegalHoldRequest():
                 _checked_selector(req.selector)
                 return await self.shard.erasing.legal_hold(p, req)
+            case Prune():
+                return await self.shard.pruning.answer(p, req)
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Tree = Literal["mem", "ops", "adm"]
 PROJECT_SCOPE: Final = SCOPES.index("project")
 USER_SCOPE: Final = SCOPES.index("user")
+TASK_SCOPE: Final = SCOPES.index("task")
 RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
 Mask = npt.NDArray[np.bool_]
 
@@ -250,6 +251,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "thaw": Row(OPERATORS, agents=colleague, served=LATER),
         "scan": Row(OPERATORS, visible, served=LATER),
         "erase": Row(OPERATORS, visible, colleague),
+        "prune": Row(OPERATORS, visible),
     },
     "adm": {
         "tenant": Row(ADMIN),

@@ -9,6 +9,8 @@ Enumerations are indexes into the ordered tuples of bus.frames. An unknown tag o
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from bus.frames import CLASSIFICATIONS, NoticeKind
@@ -338,7 +340,7 @@ class LifeEnded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_
     """
 
     end: bytes
-    why: str
+    why: Literal["session", "task", "pruned"]
     agent: bytes
     person: str = ""
     count: int

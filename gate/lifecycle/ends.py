@@ -6,6 +6,7 @@ Invariant: an end hides, it takes nothing away: lineage, attribution and text st
 from __future__ import annotations
 
 import os
+from typing import Final
 
 import numpy as np
 
@@ -15,14 +16,17 @@ from gate.ledger import events as E
 from gate.ledger.members import Members, pack_members
 from gate.reading.surface import rfc3339
 from gate.state.contexts import Context
+from gate.state.lives import Why
 from gate.state.tenant import Tenant
 from gate.writing.lifetime import OPERATIONAL
 from gate.writing.sequencer import Stored, noted
 
-SESSION, TASK, PRUNED = "session", "task", "pruned"
+SESSION: Final = "session"
+TASK: Final = "task"
+PRUNED: Final = "pruned"
 
 
-def end_events(p: Principal, members: Members, why: str, message: str, now_ms: int, plan: bytes = b"") -> list[Stored]:
+def end_events(p: Principal, members: Members, why: Why, message: str, now_ms: int, plan: bytes = b"") -> list[Stored]:
     """The events that end these memories (ascending): one for each part of them, with an id of its own."""
 
     def event(count: int, deltas: bytes) -> Stored:

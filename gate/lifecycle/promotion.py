@@ -8,25 +8,22 @@ screened, decided and held like every write.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
-from bus.frames import KINDS, SCOPES, Draft
+from bus.frames import KINDS, Draft
 from gate.identify import Principal
 from gate.refusals import Refused
-from gate.rights import decide
+from gate.rights import TASK_SCOPE, decide
 from gate.state.columns import NEVER_MS
 from gate.writing.lifetime import End
 from gate.writing.validate import Checked, check_draft
-
-TASK: Final = SCOPES.index("task")
 
 
 def check(p: Principal, s: int, now_ms: int) -> None:
     """Refuse what may not be promoted, at the door and again when the write is decided."""
     t, at = p.tenant, p.tenant.columns.at
-    here = s and at.project[s] == t.projects[p.project].number and at.scope[s] == TASK
+    here = s and at.project[s] == t.projects[p.project].number and at.scope[s] == TASK_SCOPE
     if not here or not decide(p, s, now_ms) or t.current(s, now_ms) != "active":
         raise Refused("promotes_unknown", field="promotes")
     by = t.promoted.get(s, 0)

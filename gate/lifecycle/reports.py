@@ -46,10 +46,18 @@ def _served(p: Principal, used: list[str]) -> list[int]:
     """tenant_seqs of ids that this agent was served; one code for unknown, foreign and never served ones."""
     if not 1 <= len(used) <= GET_IDS_MAX:
         raise Refused("too_long" if used else "too_short", field="used", limit=GET_IDS_MAX)
-    found = [p.tenant.find(x) for x in dict.fromkeys(used)]
-    if not all(s and p.tenant.was_served(p.agent, s) for s in found):
+    found = list(dict.fromkeys(_one_served(p, x) for x in used))
+    if 0 in found:
         raise Refused("used_unknown", field="used")
     return found
+
+
+def _one_served(p: Principal, id_: str) -> int:
+    """By the id or its last 8 characters; 0 if it isn't exactly one."""
+    t = p.tenant
+    exact = t.find(id_)
+    found = [s for s in ([exact] if exact else t.find_short(id_)) if t.was_served(p.agent, s)]
+    return found[0] if len(found) == 1 else 0
 
 
 def _moves(p: Principal, used: list[int], now_ms: int) -> list[tuple[int, int]]:

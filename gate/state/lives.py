@@ -6,6 +6,7 @@ An end is a fact about time alone: who may read what, what came of it and what t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,15 @@ import numpy.typing as npt
 from gate import ids
 from gate.ledger import events as E
 
+Why = Literal["session", "task", "pruned"]
+
 
 @dataclass(slots=True)
 class Ended:
     """Memories that expired at `ms`, before their time. `before`: the ends that they had, and have again if it was `resumed`."""
 
     id: bytes
-    why: str  # session, task, pruned
+    why: Why
     agent: int
     person: str
     note: str

@@ -247,7 +247,7 @@ def test_what_a_task_learnt_becomes_the_project_s_with_its_parent_and_no_better_
         assert (learnt.trust, learnt.origin, await found(bob, topic)) == (0.25, "external", [source.id])
         world.clock.advance(seconds=1)
         promoted = await bob.promote(learnt.id[-8:], claimed_confidence=1.0)
-        assert (promoted.state, promoted.trust, promoted.origin, promoted.parents) == ("active", 0.25, "external", [learnt.id])
+        assert (promoted.state, promoted.trust, promoted.origin, promoted.parents[0]) == ("active", 0.25, "external", learnt.id)
         item = next(x for x in (await alice.query(topic)).admitted if x.memory.id == promoted.id)
         memory = item.memory
         assert (memory.content, memory.kind, memory.scope) == (f"The {topic} leaks at seam nine", "event", "project")
@@ -320,5 +320,157 @@ def test_a_promotion_lives_no_longer_than_the_moment_that_the_task_named(world: 
         assert set(await found(alice, topic)) == set(promoted)
         world.clock.advance(hours=3)
         assert await found(alice, topic) == [promoted[2]], "admitted anew, with the time to live of its kind"
+
+    asyncio.run(scenario())
+
+
+# --- compaction -------------------------------------------------------------------------------------------
+def test_a_finished_task_is_compacted_by_a_plan_that_can_be_undone(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        alice, bob, desk = world.agent(f"alice-{topic}"), world.agent(f"bob-{topic}"), world.operator("lena", person="lena")
+        task = f"repair {topic}"
+        step, kept, promoted, rule = (
+            await finding(alice, topic), await finding(alice, topic), await finding(alice, topic),
+            await finding(alice, topic, kind="decision"),
+        )  # fmt: skip
+        became = await bob.promote(promoted.id)
+        for state in (None, "active"):
+            if state:
+                await finding(alice, topic, task_state=state)
+            with pytest.raises(bus.Rejected) as e:
+                await desk.plan_compaction("p1", task)
+            assert (e.value.reason, e.value.field) == ("task_open", "task")
+        with pytest.raises(bus.Rejected) as unknown:
+            await desk.plan_compaction("p1", f"no {topic}")
+        assert unknown.value.reason == "task_unknown"
+        done = await finding(alice, topic, task_state="resolved")
+        legal = await desk.place_legal_hold([kept.id], "a law suit")
+        plan = await desk.plan_compaction("p1", task)
+        assert (plan.state, plan.why, plan.promoted) == ("plan", "task", 1)
+        assert plan.kept == {"legal_hold": 1, "lasting_kind": 1, "closes_task": 1}
+        assert {m.id for m in plan.members} >= {step.id, promoted.id}
+        assert len(await found(alice, topic, task=task)) == 7, "a plan changes nothing"
+        applied = await desk.prune(plan.plan, "the ship flies")
+        assert (applied.state, applied.count, applied.left) == ("ended", plan.count, 0)
+        assert set(await found(alice, topic, task=task)) == {kept.id, rule.id, done.id, became.id}
+        trace = await desk.trace(became.id, "up")
+        assert promoted.id in {n.id for n in trace.nodes}, "where it came from stays"
+        with pytest.raises(bus.Conflict):
+            await desk.prune(plan.plan, "again")
+        undone = await desk.undo_end(applied.end[-8:], "one step is asked for")
+        assert (undone.state, undone.count) == ("undone", applied.count)
+        assert len(await found(alice, topic, task=task)) == 7
+        with pytest.raises(bus.Conflict) as twice:
+            await desk.undo_end(applied.end, "again")
+        assert twice.value.reason == "end_undone"
+        assert [x.state for x in await desk.ends() if x.end == applied.end] == ["undone"]
+        await desk.lift_legal_hold(legal.hold, "settled")
+
+    asyncio.run(scenario())
+
+
+def test_a_promoted_memory_that_was_found_contaminated_leaves_its_original_in_the_task(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        alice, desk, task = world.agent(f"alice-{topic}"), world.operator(), f"repair {topic}"
+        rule = await finding(alice, topic, kind="decision")
+        became = await alice.promote(rule.id)
+        await finding(alice, topic, task_state="abandoned")
+        assert rule.id in {m.id for m in (await desk.plan_compaction("p1", task)).members}
+        case = await desk.hold_now([became.id], "contaminated")
+        plan = await desk.plan_compaction("p1", task)
+        assert (rule.id in {m.id for m in plan.members}, plan.kept["lasting_kind"]) == (False, 1)
+        await desk.release(case.case, "clean")
+
+    asyncio.run(scenario())
+
+
+# --- pruning ----------------------------------------------------------------------------------------------
+def test_pruning_ends_what_is_old_sourceless_and_was_never_served_and_spares_the_rest(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        alice, ann, desk = (
+            world.agent(f"alice-{topic}"),
+            world.agent(f"ann-{topic}", role="user_session", user="ann"),
+            world.operator("lena", person="lena"),
+        )
+        useless, lasting, source, parent, read, sourced, late, held, legal = [
+            (await alice.write(f"{topic} {what}", kind=kind, evidence=evidence)).id  # type: ignore[arg-type]
+            for what, kind, evidence in (
+                ("useless", "event", []), ("lasting", "decision", []), ("sourced", "event", ["https://wiki.example"]),
+                ("parent", "event", []), ("read", "event", []), ("sourced too", "event", ["https://wiki.example"]),
+                ("read late", "event", []), ("held", "event", []), ("legally held", "event", []),
+            )
+        ]  # fmt: skip
+        await alice.write(f"{topic} child", derived_from=[parent], evidence=["https://wiki.example"])
+        said = (await ann.write(f"{topic} stated", kind="event")).id
+        await alice.get([read])
+        case = await desk.hold_now([held], "looked at")
+        legal_hold = await desk.place_legal_hold([legal], "a law suit")
+        assert (await desk.plan_pruning("p1", kinds=["event"])).count == 0, "nothing is ninety days old"
+        world.clock.advance(days=80)
+
+        async def planned(**more: object) -> bus.Pruned:
+            return await desk.plan_pruning("p1", older_than_s=79 * 86_400, **more)  # type: ignore[arg-type]
+
+        plan = await planned()
+        mine = {useless, lasting, source, parent, read, sourced, late, held, legal, said}
+        assert mine & {m.id for m in plan.members} == {useless, late}
+        assert {
+            "held",
+            "legal_hold",
+            "stated_by_person",
+            "lasting_kind",
+            "has_source",
+            "read",
+            "has_descendants",
+        } <= plan.kept.keys()
+        assert mine & {m.id for m in (await planned(kinds=["decision"])).members} == {lasting}, "a kind that is named"
+        await alice.get([late])
+        applied = await desk.prune(plan.plan, "spring")
+        assert (applied.count, applied.left) == (plan.count - 1, 1), "what was read meanwhile stays"
+        assert mine - set(await found(alice, topic)) == {useless, held}
+        facts = (await desk.why(useless)).facts
+        assert (facts["state"], facts["ended"]["id"], facts["erased_at"]) == ("expired", applied.end, None)
+        assert (await desk.why(useless, reveal=True)).content == f"{topic} useless"
+        await desk.undo_end(applied.end, "too early")
+        assert useless in await found(alice, topic)
+        await desk.release(case.case, "done")
+        await desk.lift_legal_hold(legal_hold.hold, "settled")
+
+    asyncio.run(scenario())
+
+
+def test_a_plan_is_for_operators_of_its_project_who_say_why(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        alice, desk, other = world.agent(f"alice-{topic}"), world.operator(), world.operator(f"two-{topic}", projects=("p2",))
+        receipt = await alice.write(f"{topic} useless", kind="event")
+        world.clock.advance(seconds=10)
+        plan = await desk.plan_pruning("p1", older_than_s=5)
+        assert receipt.id in {m.id for m in plan.members}
+        with pytest.raises(bus.Denied) as elsewhere:
+            await other.plan_pruning("p1")
+        assert elsewhere.value.reason == "project_unknown"
+        for by, reason in ((other, "plan_unknown"), (desk, "message_missing")):
+            with pytest.raises(bus.CordonError) as e:
+                await by.prune(plan.plan, "" if by is desk else "why not")
+            assert e.value.reason == reason
+        with pytest.raises(bus.Rejected) as nonsense:
+            await desk.plan_pruning("p1", older_than_s=-1)
+        assert nonsense.value.field == "older_than"
+        applied = await desk.prune(plan.plan, "tidying")
+        with pytest.raises(bus.Rejected) as end:
+            await other.undo_end(applied.end, "mine")
+        assert end.value.reason == "end_unknown"
+        assert [x.end for x in await other.ends()] == []
+        world.clock.advance(seconds=10)
+        again = await alice.write(f"{topic} useless too", kind="event")
+        world.clock.advance(seconds=10)
+        plan = await desk.plan_pruning("p1", older_than_s=5)
+        await alice.get([m.id for m in plan.members])
+        assert again.id in {m.id for m in plan.members}
+        with pytest.raises(bus.Conflict) as nothing:
+            await desk.prune(plan.plan, "tidying")
+        assert nothing.value.reason == "prune_nothing"
+        plan = await desk.plan_pruning("p1", older_than_s=0, kinds=["emotional_state"])
+        assert (plan.count, plan.plan) == (0, "")
 
     asyncio.run(scenario())

@@ -45,6 +45,9 @@ from bus.frames import (
     Memory,
     Notice,
     Plan,
+    Prune,
+    Pruned,
+    Prunings,
     Query,
     Recall,
     Receipt,
@@ -107,6 +110,12 @@ ERASED: Final = Erasure(
     members=[MEMBER], count=2, derived=1, left=[MEMBER], left_count=1, elsewhere=1, cases=[CASE], legal_holds=[LEGAL],
     stores=[Store(name="ledger", count=2, state="pending", note="stripped")], pending=["1 block"], out_of_reach=["backups"],
     erased_at=AT, done_at=AT, position=9, next=500,
+)  # fmt: skip
+PLAN_ID, END = "plan_" + "0" * 25 + "9", "end_" + "0" * 25 + "7"
+PRUNED = Pruned(
+    request_id=R, agent=KEY, project="p1", plan=PLAN_ID, end=END, state="undone", why="task", message="tidying", by="ops",
+    members=[MEMBER], count=2, more=1, promoted=1, left=1, by_kind={"event": 2}, by_agent={"writer": 2}, kept={"read": 3},
+    until=AT, ended_at=AT, undone_at=AT, position=9,
 )  # fmt: skip
 SAMPLES: Final[dict[str, Frame]] = {
     "draft": Draft(
@@ -173,6 +182,12 @@ SAMPLES: Final[dict[str, Frame]] = {
     "trace": Trace(request_id=R, id=MEM_1, direction="up", hops=2, edges=["declared", "served"]),
     "why": Why(request_id=R, id=MEM_1, reveal=True),
     "context": ContextRequest(request_id=R, agent="writer", action="close", message="restarted"),
+    "prune": Prune(
+        request_id=R, action="plan", project="p1", kinds=["event"], older_than=7_776_000, task="t1", plan=PLAN_ID, end=END,
+        message="tidying", cursor=500,
+    ),
+    "pruned": PRUNED,
+    "prunings": Prunings(request_id=R, agent=KEY, project="p1", ends=[PRUNED], position=9, next=500),
     "stats_query": StatsRequest(request_id=R),
     "plan": Plan(
         request_id=R, agent=KEY, plan=PLAN, roots=[MEM_1], members=[MEMBER], count=2, elsewhere=1,
