@@ -16,6 +16,9 @@ import bus
 import bus.testing
 from bus.testing import ManualClock, World
 
+from .world import World as Home
+from .world import running, verified
+
 _numbers = itertools.count(1)
 
 
@@ -474,3 +477,49 @@ def test_a_plan_is_for_operators_of_its_project_who_say_why(world: World, topic:
         assert (plan.count, plan.plan) == (0, "")
 
     asyncio.run(scenario())
+
+
+# --- on a real home ---------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_kill_and_a_replay_give_the_same_lives() -> None:
+    """What ended, was resumed, promoted and corrected is the same in a gatekeeper that was killed; verification says so too."""
+
+    async def scenario(home: Home) -> None:
+        for name in ("alice", "bob"):
+            await home.add(name)
+        async with home.agent("alice") as alice, home.agent("bob") as bob, home.desk() as desk:
+            note = await alice.write("The build runs", scope="operational")
+            learnt = await alice.write("The pump leaks at seam nine", scope="task", task="repair", kind="event")
+            promoted = await bob.promote(learnt.id)
+            await alice.write("Repaired", scope="task", task="repair", task_state="resolved")
+            useless = await alice.write("It rained", kind="event")
+            lost, back = [await alice.write(f"Nobody asked for {n}", kind="event") for n in (1, 2)]
+            line = await alice.write("The ship sails on Monday")
+            for n in range(4):
+                line = await (bob, alice)[n % 2].write(f"The ship sails at {n}", supersedes=line.id)
+            flapped = await bob.write("The ship sails on Sunday", supersedes=line.id)
+            await desk.close_context("alice", "the shift is over")
+            compacted = await desk.prune((await desk.plan_compaction("p1", "repair")).plan, "done")
+            assert (compacted.count, compacted.members[0].id) == (1, learnt.id)
+            await bob.get([lost.id])
+            pruned = await desk.prune((await desk.plan_pruning("p1", older_than_s=0, kinds=["event"])).plan, "tidying")
+            assert {m.id for m in pruned.members} == {useless.id, back.id, promoted.id}, "the lost one was read"
+            await desk.undo_end(pruned.end, "too early")
+            shown = [note.id, learnt.id, promoted.id, useless.id, lost.id, back.id, line.id, flapped.id]
+
+            async def lives() -> list[tuple[object, ...]]:
+                facts = [(await desk.why(x)).facts for x in shown]
+                kept = ("state", "expires_at", "ended", "promotes", "promoted_as", "superseded_by", "review")
+                return [tuple(f[name] for name in kept) for f in facts]
+
+            before, ends = await lives(), await desk.ends()
+            assert [f[0] for f in before] == ["expired", "expired", "active", "active", "active", "active", "active", "held"]
+            await home.restart_gatekeeper()
+            assert (await lives(), await desk.ends()) == (before, ends)
+            again = await bob.write("The ship sails on Sunday after all", supersedes=line.id)
+            assert (again.state, again.reasons) == ("held", ["contradicts_flapping"]), "the turns are known after a replay"
+        said = await verified(home.home)
+        assert (said["ok"], said["findings"]) == (True, [])
+
+    with running() as home:
+        asyncio.run(scenario(home))
