@@ -47,7 +47,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.ledger.events import decode_memory
-from gate.lifecycle.ends import SESSION, end_events, ended_by, of_session
+from gate.lifecycle.ends import ENDED_BECAUSE, SESSION, end_events, ended_by, of_session
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -454,6 +454,10 @@ def _sentences(p: Principal, e: E.MemoryWritten, facts: dict[str, Any], cases: l
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
     if facts["erased_at"]:
         out.append(f"Its text was erased on {facts['erased_at']}: who wrote it, its labels and what came of it stay.")
+    if facts["promotes"]:
+        out.append("It is what a task learnt, promoted into the project.")
+    if facts["ended"]:
+        out.append(f"It expired before its time, on {facts['ended']['at']}: {ENDED_BECAUSE[facts['ended']['why']]}.")
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")
     out.append(

@@ -24,6 +24,7 @@ from gate.writing.sequencer import Stored, noted
 SESSION: Final = "session"
 TASK: Final = "task"
 PRUNED: Final = "pruned"
+ENDED_BECAUSE: Final = {SESSION: "its session was closed", TASK: "its task was compacted", PRUNED: "it was pruned"}
 
 
 def end_events(p: Principal, members: Members, why: Why, message: str, now_ms: int, plan: bytes = b"") -> list[Stored]:
