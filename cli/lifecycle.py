@@ -173,7 +173,7 @@ def _listed(call: Call, ends: list[Pruned]) -> None:
         return
     rows = [
         (
-            short(e.end), styled(e.state, STYLES), e.why, f"{e.count:,}", e.ended_at, render_untrusted(e.by),
+            short(e.end), styled(e.state, STYLES), render_untrusted(e.why), f"{e.count:,}", e.ended_at, render_untrusted(e.by),
             render_untrusted(e.message, 120),
         )
         for e in ends
