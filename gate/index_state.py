@@ -1,4 +1,6 @@
-"""What the index thread owns of one tenant: catalog, project indexes, and the texts of contexts. Never touched by the loop."""
+"""What the index thread owns of one tenant: catalog and project indexes, and where the texts of its contexts are. Never touched
+by the loop.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from gate.ledger.events import COPIED, decode_memory, is_plain
 from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms
-from gate.projections.vectors import DIM
 from gate.reading.retrieve import ProjectIndex
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.steps import Steps, pieces
+from gate.writing.context_texts import ContextTexts
 from gate.writing.fold import fold
 from gate.writing.lineage import ContextText, read
 
 PROSE_WORDS: Final = 3
 FETCHED: Final = 32  # texts of a context read at once: 2 MiB at most
-ECHOES: Final = 256  # memories of its own that are read again for a context after a start
+ECHOES: Final = 256  # memories of its own that are read again for a context that is made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,9 @@ class NewMemory:
 class TenantIndex:
     """Rows of a project must come in ledger order: row numbers are given by position."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
+    def __init__(self, account: str, catalog: Catalog, texts: ContextTexts) -> None:
+        self.account, self.catalog, self.texts = account, catalog, texts
         self.projects: dict[int, ProjectIndex] = {}
-        self.contexts: dict[bytes, ContextText] = {}
         self.applied = 0  # tenant_seq up to which memories are indexed
 
     def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
@@ -81,12 +82,9 @@ class TenantIndex:
 
     def forget(self, context: bytes, seqs: frozenset[int], tenant: Tenant) -> bool:
         """The same for what a context's window keeps of them; whether it could hold anything."""
-        text, ctx = self.contexts.get(context), tenant.contexts[context]
-        if text is None:
-            return False
         writers = {int(tenant.columns.actor[s]) for s in seqs}
-        own = any(tenant.agents.all[n].root == ctx.root for n in writers)
-        return text.forget(seqs, own=own)
+        own = any(tenant.agents.all[n].root == tenant.contexts[context].root for n in writers)
+        return self.texts.forget((self.account, context), seqs, own=own)
 
     def idle(self) -> None:
         """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
@@ -107,13 +105,15 @@ class TenantIndex:
 
     def context(self, ctx: Context, tenant: Tenant, embedder: Embedder) -> Steps[ContextText]:
         """The context's texts, brought up to what it was served. Not while it is under way for the same context."""
-        text = self.contexts.get(ctx.id)
-        if text is None:
-            text = self.contexts[ctx.id] = ContextText(DIM)
+        key = (self.account, ctx.id)
+        text = self.texts.of(key)
         epoch, fresh = ctx.fresh  # the loop goes on adding
+        heard: Iterable[int] = [fresh.popleft() for _ in range(len(fresh))]
         if text.begin(epoch):
+            self.texts.resume(key, text)
+            heard = (*ctx.served, *heard)  # it may have been let go in the middle of the epoch
             yield from self._recall_echoes(ctx, tenant, text)
-        new = [s for s in dict.fromkeys(fresh.popleft() for _ in range(len(fresh))) if s not in text.texts]
+        new = [s for s in dict.fromkeys(heard) if s not in text.texts]
         for start in range(0, len(new), FETCHED):
             some = new[start : start + FETCHED]
             rows = self.catalog.fetch(some)
@@ -126,6 +126,7 @@ class TenantIndex:
                     fresh.append(s)
         if new:
             text.compact(ctx.served)
+            self.texts.weigh(key, text)
         return text
 
     def _hear(self, tenant: Tenant, text: ContextText, row: MemoryRow, embedder: Embedder) -> Steps[None]:
@@ -140,7 +141,7 @@ class TenantIndex:
             text.forget({s}, own=False)
 
     def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> Steps[None]:
-        """After a start: copies that a family made before must not make the words common that it copied."""
+        """After a start, or when it was let go: copies that a family made must not make the words common that it copied."""
         c = tenant.columns
         family = list(tenant.agents.all[ctx.root].family)
         last = np.flatnonzero(np.isin(c.actor[: c.n], family) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()

@@ -54,6 +54,7 @@ EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started aga
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 HOUSEKEEPING_S: Final = 1.0
+CONTEXTS_LOOKED_AT: Final = 512  # in a round of all tenants' contexts: some three milliseconds of the loop
 # A collection of everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: `Garbage` says when.
 GC_THRESHOLDS: Final = (2_000, 5, 1 << 30)
 GARBAGE_QUIET_S: Final = 600.0
@@ -419,6 +420,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
         for t in list(shard.tenants.values()):
+            t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
             if not t.broken:
                 await shard.holds.tend(t)
 

@@ -44,6 +44,7 @@ from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.state.tenant import Tenant
 from gate.verifying.answers import Answers
+from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
 from gate.writing.writes import Writes
@@ -104,6 +105,7 @@ class Shard:
         self.failed = asyncio.Event()
         self.refused: Counter[str] = Counter()
         self.started = time.monotonic()
+        self.context_texts = ContextTexts()  # the index thread's
         self.replayed: dict[str, float] = {}
         self.replaying = (0, 0)  # while it starts: ledger blocks read, of how many
         self.ledger_share = 0.0
@@ -121,7 +123,7 @@ class Shard:
         t = Tenant(account, name, user_key)
         path = self.paths.catalog(account)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.indexes[account] = TenantIndex(Catalog(path, self.stream_identity))
+        self.indexes[account] = TenantIndex(account, Catalog(path, self.stream_identity), self.context_texts)
         self.tenants[account] = t
         return t
 
@@ -131,7 +133,7 @@ class Shard:
         t.quotas = self.quotas
         path = self.paths.catalog(account)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        index = await self.index.call(lambda: TenantIndex(Catalog(path, self.stream_identity)))
+        index = await self.index.call(lambda: TenantIndex(account, Catalog(path, self.stream_identity), self.context_texts))
         if account in self.tenants:  # another request was faster
             await self.index.call(index.close)
             return self.tenants[account]
@@ -151,6 +153,7 @@ class Shard:
 
         def remove() -> None:
             index.close()
+            self.context_texts.drop(t.account)
             shutil.rmtree(folder)
 
         await self.index.call(remove)

@@ -1,7 +1,13 @@
-"""Who is told: notices to exactly the agents that were served a member, and ids on the feeds."""
+"""Who is told: notices to exactly the agents that were served a member, and ids on the feeds.
+
+Invariant: however many there are to tell, nobody else waits for it longer than a slice: the first slice is sent at once, the
+others between what else the loop has to do.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +21,7 @@ from gate.state.cases import CaseState
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
+from gate.steps import Steps
 from gate.writing.sequencer import Stored
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 NOTICE_IDS_MAX: Final = GET_IDS_MAX
 TOLD_MAX: Final = 4_096  # agents that one event names: 74 KB
+SLICE_S: Final = 0.004  # of the loop, for telling, before others have their turn
 
 
 def notices_of(case: CaseState, kind: NoticeKind, told: Sequence[Agent], now_ms: int) -> list[Stored]:
@@ -33,27 +41,53 @@ def notices_of(case: CaseState, kind: NoticeKind, told: Sequence[Agent], now_ms:
 class Notices:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self._telling: deque[Steps[None]] = deque()  # one for each case that somebody is still to be told of
 
     def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
         """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
         mine = [s for s in case.all_members().tolist() if t.was_served(agent, s)]
+        return self._notice(t, case, kind, key, mine[:NOTICE_IDS_MAX], len(mine))
+
+    def _notice(self, t: Tenant, case: CaseState, kind: NoticeKind, key: str, mine: list[int], total: int) -> Notice:
         return Notice(
             notice=f"{case.text}.{kind}",
             kind=kind,
             agent=key,
             case=case.text,
-            ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
-            total=len(mine),
+            ids=[t.memory_id(s) for s in mine],
+            total=total,
             position=t.position,
         )
 
     def tell(self, t: Tenant, case: CaseState, kind: NoticeKind) -> None:
-        now_ms = self.shard.now_ms()
+        """Tell all who were served a member and haven't said yet that they know."""
+        self._telling.append(self._told(t, case, kind))
+        if len(self._telling) == 1:
+            self._send()
+
+    def _send(self) -> None:
+        over = time.perf_counter() + SLICE_S
+        while self._telling:
+            if next(self._telling[0], self) is self:  # they yield None
+                self._telling.popleft()
+            elif time.perf_counter() >= over:
+                self.shard.loop.call_soon(self._send)
+                return
+
+    def _told(self, t: Tenant, case: CaseState, kind: NoticeKind) -> Steps[None]:
+        mine, total = defaultdict[int, list[int]](list), defaultdict[int, int](int)
+        for s in case.all_members().tolist():
+            for number in t.served_to.agents([s]):
+                total[number] += 1
+                if total[number] <= NOTICE_IDS_MAX:
+                    mine[number].append(s)
+            yield
         for number in sorted(case.told):
-            agent = t.agents.all[number]
-            if (case.id, kind) in t.notices.get(number, {}):
+            agent, now_ms = t.agents.all[number], self.shard.now_ms()
+            if not t.deleted and (case.id, kind) in t.notices.get(number, {}):
                 for key in (k for k in agent.keys if agent.stands(k, now_ms)):  # who is over hears nothing
-                    self.shard.push_notice(t, key, self.notice(t, case, kind, agent, key))
+                    self.shard.push_notice(t, key, self._notice(t, case, kind, key, mine[number], total[number]))
+            yield
 
     def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:
         self.feed_members(t, case.all_members(), kind)

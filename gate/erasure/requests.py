@@ -39,7 +39,7 @@ ERASE_MAX: Final = PART_MEMBERS_MAX  # of one request: they stand in one event, 
 WAIT_S: Final = 2.0  # a receipt waits so long for the stores, well within a client's time-out
 LISTED_MAX: Final = 100
 COPIES: Final = "copies that were made elsewhere before (backups, snapshots in other folders): this home can't reach them"
-RAFT: Final = "raft logs of the broker's {} replicas keep the original until later traffic compacts them"
+RAFT: Final = "raft logs of the broker's {} replicas keep the original until these compact them, in some three minutes"
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag="erase"):

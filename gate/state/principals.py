@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
-from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket
+from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket, Limit
 
 from .seats import Seats
 
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children begin a context for each user
+CHILDREN_KEPT: Final = 64
 
 
 class Bounds(NamedTuple):
@@ -46,23 +47,44 @@ class Agent:
     expires_ms: int = 0  # 0 = its credentials alone say when
     user: str = ""  # keyed hash of the one user that it speaks for
     family: set[int] = field(default_factory=set)  # numbers of all that ever shared its context: one set for them all
-    children: list[Agent] = field(default_factory=list)  # but for those that were over when the last one came
-    revoked: set[str] = field(default_factory=set)  # keys of its own that speak for it no more
+    children: list[Agent] = field(default_factory=list)  # but for some that were over when one came
+    tidied_at: int = CHILDREN_KEPT  # with so many children those that are over are let go
+    revoked: frozenset[str] = frozenset()  # keys of its own that speak for it no more
     whole: bool = False  # revoked itself: no key speaks for it
     held: int = 0  # how many of its memories are held now; of the root of a chain those of all in it count too
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
     in_flight: int = 0
-    writes: Bucket = field(default_factory=lambda: Bucket(AGENT_WRITES))
-    reads: Bucket = field(default_factory=lambda: Bucket(AGENT_READS))
     seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key
-    delegations: Bucket = field(init=False)
     text: str = field(init=False)
+    _buckets: dict[str, Bucket] = field(default_factory=dict)  # by what they limit, once it asked for that
     _actors: dict[str, Actor] = field(default_factory=dict)  # by key: the same in every answer
 
     def __post_init__(self) -> None:
         self.text = ids.text("agt_", self.id)
-        self.delegations = Bucket(SESSIONS if self.role == OWN_CONTEXT_FOR else DELEGATIONS)
+
+    @property
+    def writes(self) -> Bucket:
+        return self._bucket("writes", AGENT_WRITES)
+
+    @property
+    def reads(self) -> Bucket:
+        return self._bucket("reads", AGENT_READS)
+
+    @property
+    def delegations(self) -> Bucket:
+        return self._bucket("delegations", SESSIONS if self.role == OWN_CONTEXT_FOR else DELEGATIONS)
+
+    def _bucket(self, of: str, limit: Limit) -> Bucket:
+        bucket = self._buckets.get(of)
+        if bucket is None:
+            bucket = self._buckets[of] = Bucket(limit)
+        return bucket
+
+    def rest(self) -> None:
+        """It is over: what only its requests needed goes. A gateway makes some hundred thousand of them a day."""
+        self.seats.clear()
+        self._actors.clear()
 
     def links(self) -> Iterator[Agent]:
         """Itself, and who is above it, the root last."""
@@ -143,7 +165,14 @@ class Agents:
         agent.expires_ms, agent.user = e.expires, e.user
         projects, verbs, tools = (self._same(frozenset(x)) for x in (e.projects, e.verbs, e.tools))
         agent.bounds = Bounds(e.role, projects, verbs, tools, e.clearance, e.ceiling, e.user)
-        parent.children = [c for c in parent.children if not c.whole and c.expires_ms > e.ms]
+        if (
+            len(parent.children) >= parent.tidied_at
+        ):  # twice as many as were left then: each child is looked at a few times in all
+            over = [c for c in parent.children if c.whole or c.expires_ms <= e.ms]
+            for child in over:
+                child.rest()
+            parent.children = [c for c in parent.children if not c.whole and c.expires_ms > e.ms]
+            parent.tidied_at = max(CHILDREN_KEPT, 2 * len(parent.children))
         parent.children.append(agent)
         self.by_key[e.key] = agent
         return agent
@@ -161,5 +190,5 @@ class Agents:
     def revoke(self, e: AgentRevoked) -> None:
         """Apply agent_revoked."""
         agent = self.by_id[e.agent]
-        agent.revoked.update(e.keys)
+        agent.revoked |= set(e.keys)
         agent.whole = agent.whole or e.whole

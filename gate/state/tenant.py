@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -63,6 +64,7 @@ class Tenant:
         self.comps = Interned[frozenset[str]](frozenset())
         self.down, self.up = Adjacency("down"), Adjacency("up")  # parent → children, child → parents
         self.contexts: dict[bytes, Context] = {}
+        self._looking: Iterator[bytes] = iter(())  # contexts whose idle time isn't looked at in this round yet
         self.cases: dict[bytes, CaseState] = {}
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
         self.turns: dict[int, tuple[Turn, ...]] = {}  # memories that superseded another agent's, or one of these
@@ -148,6 +150,18 @@ class Tenant:
         names = {*self.agents.all[agent.root].projects, *heard}
         hours = [p.settings.context_idle_hours for n in names if (p := self.projects.get(n))] or [24]
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
+
+    def end_idle(self, now_ms: int, most: int) -> None:
+        """Of the next `most` contexts, round and round, let go what those had in their heads that nobody read in for their idle
+        time. Their next request would: but of an agent that doesn't come back, as sessions do, it would stay for ever.
+        """
+        for id_ in islice(self._looking, most):
+            ctx = self.contexts.get(id_)
+            if ctx is not None and ctx.served and ctx.idle(now_ms, self.context_idle_ms(self.agents.all[ctx.root])):
+                ctx.begin_epoch(ctx.epoch + 1)
+            most -= 1
+        if most:
+            self._looking = iter(list(self.contexts))
 
     # --- facts ------------------------------------------------------------------------------------
     def current(self, seq: int, now_ms: int) -> State:

@@ -57,6 +57,7 @@ EXPLAINED_LEFT: Final = 0.15  # of what an explained copy shares with the text, 
 TEXT_TERMS_MAX, TEXT_TERMS_MIN = 2_048, 64  # kept of a served text, the fewer the more texts a context holds
 CONTEXT_TERMS: Final = 1 << 18  # terms that a context keeps of hostile texts are a few times this; ordinary texts are kept whole
 RUNS_AGAIN_MAX: Final = 64
+SERVED_BYTES, TERM_BYTES = 1_024, 90  # of a served text's vector, and of each term and run (4 KB for 120 characters, by RSS)
 STEP_TERMS: Final = 256  # of a served text with more, sampling and keeping are steps of their own
 RARE_POSTINGS: Final = 1 << 17  # mentions of rare words looked at; beyond it a person looks
 HALF_LIFE_MS: Final = 30 * 60_000
@@ -149,17 +150,27 @@ class _Mentions:
 
     def __init__(self) -> None:
         self.rows = array("i")
-        self._weights: list[float] = []
-        self._lengths: list[int] = []
+        self.weights = array("d")
+        self.lengths = array("q")
 
     def add(self, rows: array[int], weight: float) -> None:
         self.rows.extend(rows)
-        self._weights.append(weight)
-        self._lengths.append(len(rows))
+        self.weights.append(weight)
+        self.lengths.append(len(rows))
 
-    def weights(self, n: int) -> npt.NDArray[np.float64]:
+    def add_all(self, others: _Mentions) -> None:
+        self.rows.extend(others.rows)
+        self.weights.extend(others.weights)
+        self.lengths.extend(others.lengths)
+
+    def count(self, n: int) -> npt.NDArray[np.intp]:
+        """Of each of `n` rows how many terms it has."""
+        return np.bincount(np.frombuffer(self.rows, np.intc), minlength=n)
+
+    def weigh(self, n: int) -> npt.NDArray[np.float64]:
         """Of each of `n` rows the sum of its terms' weights."""
-        return np.asarray(np.bincount(self.rows, np.repeat(self._weights, self._lengths), n), np.float64)
+        weights = np.frombuffer(self.weights).repeat(np.frombuffer(self.lengths, np.int64))
+        return np.asarray(np.bincount(np.frombuffer(self.rows, np.intc), weights, n), np.float64)
 
 
 class _Shared(NamedTuple):
@@ -185,13 +196,14 @@ class ContextText:
         self._runs: dict[int, int] = {}
         self._weights: dict[int, float] = {}  # sum of idf of a served text's terms, when it was first asked for
         self._rare_counts: dict[int, int] = {}  # the same: how many of its terms are rare
-        self._taken: dict[int, set[str]] = {}  # of special texts: the rare words that earlier writes took, a few at a time
+        self.taken: dict[int, set[str]] = {}  # of special texts: the rare words that earlier writes took, a few at a time
         self._runs_again: dict[int, list[int]] = {}  # later texts with a run that is known already: few
         self._own: set[str] = set()
         self._own_runs: set[int] = set()
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []  # the texts, in order of coming
+        self.bytes = 0  # about what they take
         self._row_of: dict[int, int] = {}
 
     def begin(self, epoch: int) -> bool:
@@ -232,6 +244,7 @@ class ContextText:
                 again.append(seq)
         self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
+        self.bytes += SERVED_BYTES + TERM_BYTES * (len(text.terms) + len(text.runs))
 
     def wrote(self, text: Text) -> None:
         """The writer's own text: terms and runs that it was not served before are its own from now on. Repeating the others
@@ -254,10 +267,10 @@ class ContextText:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
-        was = (self._own, self._own_runs, self._echoed, self._taken)
+        was = (self._own, self._own_runs, self._echoed, self.taken)
         texts, special = self.texts, self.special
         self._clear()
-        self._own, self._own_runs, self._echoed, self._taken = was
+        self._own, self._own_runs, self._echoed, self.taken = was
         for seq, text in texts.items():
             if seq in served:
                 self._keep(seq, text, seq in special)
@@ -272,12 +285,12 @@ class ContextText:
         gone = self.texts.keys() & set(seqs)
         if not gone and not own:
             return False
-        texts, special, taken, echoed = self.texts, self.special, self._taken, self._echoed
+        texts, special, taken, echoed = self.texts, self.special, self.taken, self._echoed
         was = (self._own, self._own_runs)
         self._clear()
         if not own:
             self._own, self._own_runs = was
-        self._taken = {s: words for s, words in taken.items() if s not in gone}
+        self.taken = {s: words for s, words in taken.items() if s not in gone}
         for seq, text in texts.items():
             if seq not in gone:
                 self._keep(seq, text, seq in special)
@@ -364,7 +377,7 @@ class ContextText:
         for s in self.special:
             if not shared.rare[self._row_of[s]]:
                 continue
-            taken = self._taken.setdefault(s, set())
+            taken = self.taken.setdefault(s, set())
             before = len(taken)
             taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
             if (
@@ -377,20 +390,24 @@ class ContextText:
 
     def _shared(self, mine: Text, known: _Frequencies) -> _Shared:
         """What each served text shares with `mine` that the writer didn't bring."""
-        having = sorted((len(h), t) for t in mine.terms if (h := self._having.get(t)) is not None and t not in self._own)
+        own, all_having = self._own, self._having
+        having = [(len(h), t) for t in mine.terms if (h := all_having.get(t)) is not None and t not in own]
+        having.sort()
         rare, common = _Mentions(), _Mentions()
         left, left_rare = OVERLAP_POSTINGS, RARE_POSTINGS
         for size, term in having:
             left -= size
-            if known.rare(term):
+            telling, weight = known.of(term)
+            if telling:
                 left_rare -= size
                 if left_rare < 0:
                     break
-                rare.add(self._having[term], known.weight(term))
+                rare.add(all_having[term], weight)
             elif left >= 0:
-                common.add(self._having[term], known.weight(term))
-        weights = rare.weights(len(self._rows)) + common.weights(len(self._rows))
-        return _Shared(weights, np.bincount(rare.rows, minlength=len(self._rows)), left_rare < 0)
+                common.add(all_having[term], weight)
+        counts = rare.count(len(self._rows))
+        rare.add_all(common)
+        return _Shared(rare.weigh(len(self._rows)), counts, left_rare < 0)
 
     def _same_runs(self, mine: Text) -> dict[int, set[int]]:
         """By served text: the runs of words that it shares with `mine` and that the writer didn't bring."""
@@ -512,30 +529,29 @@ class _Frequencies:
     def __init__(self, df: Callable[[str], int], n: int, echoed: Mapping[str, int]) -> None:
         self._df, self._n, self._echoed = df, n, echoed
         self._common = max(RARE_DF_MIN, n * RARE_DF_SHARE)
-        self._rare: dict[str, bool] = {}
-        self._weights: dict[str, float] = {}
+        self._known: dict[str, tuple[bool, float]] = {}
 
-    def rare(self, term: str) -> bool:
-        known = self._rare.get(term)
+    def of(self, term: str) -> tuple[bool, float]:
+        """Whether it is rare, and its weight: BM25's idf as if the text were in the project already, so that a new word weighs
+        no more than one of a single memory.
+        """
+        known = self._known.get(term)
         if known is None:
-            known = _rare_by_form(term)
-            if known is None and _COMMON_FORM.match(term):
-                known = self._df(term) <= self._common
-            elif known is None:
-                known = self._df(term) - self._echoed.get(term, 0) <= self._common
-            self._rare[term] = known
+            df = self._df(term)
+            others = df - self._echoed.get(term, 0)
+            rare = _rare_by_form(term)
+            if rare is None:
+                rare = (df if _COMMON_FORM.match(term) else others) <= self._common
+            least = max(1, others)
+            known = rare, math.log1p((max(self._n + 1, least) - least + 0.5) / (least + 0.5))
+            self._known[term] = known
         return known
 
-    def weight(self, term: str) -> float:
-        """BM25's idf as if the text were in the project already: a new word weighs no more than one of a single memory."""
-        weight = self._weights.get(term)
-        if weight is None:
-            df = max(1, self._df(term) - self._echoed.get(term, 0))
-            weight = self._weights[term] = math.log1p((max(self._n + 1, df) - df + 0.5) / (df + 0.5))
-        return weight
+    def rare(self, term: str) -> bool:
+        return self.of(term)[0]
 
     def total(self, terms: Iterable[str]) -> float:
-        return sum(map(self.weight, terms))
+        return sum([self.of(term)[1] for term in terms])
 
 
 def _served(mark: Mark, likeness: float, now_ms: int, run: bytes, task: bytes) -> float:

@@ -161,6 +161,26 @@ def test_a_context_idles_only_after_a_read_and_longer_than_its_time() -> None:
     assert not ctx.idle(story.ms + 1000 * DAY_MS, 0)  # 0 = never
 
 
+def test_what_idle_contexts_had_in_their_heads_is_let_go_without_a_request_of_theirs() -> None:
+    story = Story()
+    secret = story.memory(story.agent("writer"), floor=100)
+    sessions = [story.agent(f"session{i}") for i in range(10)]
+    for one in sessions[:8]:
+        story.serve(one, secret)
+    story.context(sessions[9])  # never read anything
+    story.ms += DAY_MS // 2
+    story.serve(sessions[7], secret)
+    story.ms += DAY_MS // 2 + 1
+    for _ in range(8):  # rounds of a few
+        story.t.end_idle(story.ms, 3)
+    contexts = [story.context(one) for one in sessions]
+    assert [len(c.served) for c in contexts] == [0] * 7 + [1, 0, 0]
+    assert [c.epoch for c in contexts] == [1] * 7 + [0, 0, 0]
+    assert contexts[0].labels.floor == 1000
+    assert contexts[7].labels.floor == 100
+    assert story.serve(sessions[0], secret) == 1  # the first of the new epoch
+
+
 def test_the_longest_of_an_agent_s_projects_decides_how_long_it_may_idle() -> None:
     story = Story()
     assert story.t.context_idle_ms(story.agent("day").agent) == DAY_MS

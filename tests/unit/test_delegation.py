@@ -34,6 +34,7 @@ from gate.delegation import Delegations
 from gate.identify import rights_of
 from gate.ledger import events as E
 from gate.refusals import Refused
+from gate.state.principals import CHILDREN_KEPT
 
 from .story import Story
 
@@ -214,6 +215,17 @@ def test_the_family_forgets_no_sooner_than_its_root() -> None:
         )
     )  # fmt: skip
     assert story.t.context_idle_ms(story.t.agents.by_name["kid"]) == 0
+
+
+def test_a_gateways_sessions_that_are_over_are_let_go_and_those_that_stand_are_all_there() -> None:
+    story = Story()
+    gateway = story.agent("gateway", "user_gateway").agent
+    for i in range(1_000):
+        story.ms += 100
+        _child(story, f"s{i}", "gateway", expires=10_000, role="user_session", user=f"user{i}")
+        assert len(gateway.children) <= 2 * max(CHILDREN_KEPT, 100)
+    assert [a.name for a in gateway.below(story.ms)] == [f"s{i}" for i in range(900, 1_000)]
+    assert len(story.t.agents.all) == 1_001  # who they were stays
 
 
 def test_a_depth_is_the_issuers_word_alone() -> None:

@@ -131,7 +131,7 @@ def copied(text: ContextText, content: str) -> set[int]:
 
 def kept(text: ContextText) -> str:
     """All words that it holds anywhere, as one string."""
-    own = (text._own, text._echoed, *text._taken.values(), text._having)
+    own = (text._own, text._echoed, *text.taken.values(), text._having)
     return " ".join(sorted({w for words in own for w in words} | {t for s in text.texts.values() for t in s.terms}))
 
 

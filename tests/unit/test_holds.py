@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bus.frames import Case, CaseQuery, Hold, Plan, Release
+from bus.frames import Case, CaseQuery, Hold, Notice, Plan, Release
+from gate.containment import notices
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
@@ -67,6 +68,40 @@ async def applied(shard: SmallShard, p: Principal, plan: str) -> Case:
     answer = await shard.operators.answer(p, Hold(plan=plan, message="why"))
     assert isinstance(answer, Case)
     return answer
+
+
+# --- who is told --------------------------------------------------------------------------------------
+def test_a_crowd_is_told_once_each_of_what_it_was_served_and_others_have_their_turns_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notices, "SLICE_S", 0.0)  # one step, then the others
+    crowd = 1_050  # beyond the first span of served.py
+    told: list[tuple[str, Notice]] = []
+    turns = 0
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        nonlocal turns
+        monkeypatch.setattr(shard, "push_notice", lambda _, key, notice: told.append((key, notice)))
+        agents = [room.story.agent(f"session{i}") for i in range(crowd)]
+        for i, agent in enumerate(agents):
+            room.story.serve(agent, room.root)
+            if i % 2:
+                room.story.serve(agent, room.child)
+        shard.follow(room.story.t)
+        await hold_now(shard, room.ops, room.text(room.root))
+        assert len(told) < crowd / 2, "all were told in one go"
+        while len(told) <= crowd:  # and the reader
+            turns += 1
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(told) == crowd + 1
+        keys = dict(told)
+        for i, agent in enumerate(agents):
+            ids = [room.text(room.root), room.text(room.child)][: 1 + i % 2]
+            assert (keys[agent.key].ids, keys[agent.key].total) == (ids, len(ids))
+
+    run(scenario)
+    assert turns > crowd / 2
 
 
 # --- a ledger that is full half-way -------------------------------------------------------------------

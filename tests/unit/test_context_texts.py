@@ -1,0 +1,121 @@
+"""The texts of contexts within a bound: what is let go is made again when its context writes, and finds the same copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gate.identify import Principal
+from gate.index_state import NewMemory, TenantIndex
+from gate.ledger.events import encode
+from gate.model.embedder import StaticEmbedder
+from gate.projections.catalog import Catalog, MemoryRow
+from gate.projections.lexical import terms
+from gate.steps import finished
+from gate.writing.context_texts import ContextTexts
+from gate.writing.lineage import Evidence, text_of
+
+from .story import ACCOUNT, Story
+
+EMBEDDER: Final = StaticEmbedder()
+LATER_MS: Final = 10 * 3_600_000  # so that nearness in time says nothing
+SECRET = "Halvorsen moved the account to Meridian under number 4471-9983 last spring"
+FERRY = "The ferry to Grindavik sails from pier nineteen whenever the weather allows"
+
+
+class Desk:
+    """One tenant of a story with a real catalog, and a bound that one short text fills."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        self.story = Story()
+        self.writer = self.story.agent("writer")
+        self.texts = ContextTexts(most)
+        self.index = TenantIndex(ACCOUNT, Catalog(path, "stream"), self.texts)
+
+    def memory(self, content: str, **facts: object) -> int:
+        t = self.story.t
+        s = self.story.memory(self.writer, **facts)
+        [vector] = EMBEDDER.encode([content])
+        meta = encode(self.story.written(self.writer, **facts))
+        row = MemoryRow(s, meta, content, (), "", "", "", "", "")
+        self.index.apply([NewMemory(row, int(t.columns.project[s]), frozenset(terms(content)), vector, False)], s, s, b"")
+        return s
+
+    def evidence(self, agent: Principal, content: str) -> Evidence:
+        """What a write of this agent would be found to be made from."""
+        ctx = self.story.context(agent)
+        text = finished(self.index.context(ctx, self.story.t, EMBEDDER))
+        mine = text_of(content, EMBEDDER.encode([content])[0])
+        number = next(iter(self.index.projects))
+        return text.evidence(mine, ctx.served, self.index.df([number]), 1_000, self.story.ms + LATER_MS, b"", b"")
+
+    def near(self, agent: Principal, content: str, push: Principal) -> tuple[int, ...]:
+        """Special texts that the write counts as made from; `push` writes before and pushes the agent's context out."""
+        self.evidence(push, FERRY)
+        return self.evidence(agent, content).near
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path / "catalog.sqlite", most=1)
+    yield made
+    made.index.close()
+
+
+def parents(evidence: Evidence) -> list[int]:
+    return [pair.parent for pair in evidence.copied]
+
+
+def test_a_context_that_was_let_go_finds_its_copies_again(desk: Desk) -> None:
+    one, two = desk.story.agent("one"), desk.story.agent("two")
+    secret, ferry = desk.memory(SECRET), desk.memory(FERRY)
+    desk.story.serve(one, secret)
+    desk.story.serve(two, ferry)
+    for _ in range(3):  # each pushes the other out
+        assert parents(desk.evidence(one, SECRET)) == [secret]
+        assert len(desk.texts) == 1
+        assert parents(desk.evidence(two, FERRY)) == [ferry]
+        assert parents(desk.evidence(two, SECRET)) == []
+    desk.story.serve(one, ferry)
+    assert parents(desk.evidence(one, FERRY)) == [ferry]
+    assert parents(desk.evidence(one, SECRET)) == [secret]
+
+
+def test_within_the_bound_nothing_is_let_go_and_the_sum_is_that_of_what_is_kept(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "catalog.sqlite", most=1 << 20)
+    agents = [desk.story.agent(f"a{i}") for i in range(20)]
+    for agent in agents:
+        desk.story.serve(agent, desk.memory(SECRET))
+        desk.evidence(agent, FERRY)
+    assert len(desk.texts) == 20
+    assert desk.texts.bytes == sum(desk.texts.of((ACCOUNT, a.agent.id)).bytes for a in agents) > 20 * 1_024
+    desk.texts.drop(ACCOUNT)
+    assert (len(desk.texts), desk.texts.bytes) == (0, 0)
+    desk.index.close()
+
+
+def test_a_special_text_can_not_be_taken_bit_by_bit_with_a_push_out_between(desk: Desk) -> None:
+    """Each write takes too little to be a copy. Together they are one, whoever pushed the context out meanwhile."""
+    one, two = desk.story.agent("one", tags=["see:restricted"]), desk.story.agent("two")
+    words = "quince brazier lantern heron mistral gantry ferrule isthmus"
+    secret, ferry = desk.memory(words, class_=2), desk.memory(FERRY)
+    desk.story.serve(one, secret)
+    desk.story.serve(two, ferry)
+    assert secret not in desk.near(one, "my uncle keeps the quince in the shed behind the old house", push=two)
+    assert secret not in desk.near(one, "some brazier was in the shed behind the old house when my uncle came", push=two)
+    assert secret in desk.near(one, "they have a lantern in the shed behind the old house of my uncle", push=two)
+
+
+def test_what_is_erased_is_forgotten_of_a_context_that_was_let_go_too(desk: Desk) -> None:
+    one, two = desk.story.agent("one"), desk.story.agent("two")
+    secret = desk.memory("quince brazier lantern heron mistral gantry ferrule isthmus", class_=2)
+    desk.story.serve(one, secret)
+    desk.story.serve(two, desk.memory(FERRY))
+    desk.evidence(one, "the quince stands")
+    desk.evidence(two, FERRY)
+    assert len(desk.texts) == 1
+    assert desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t)
+    assert not desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t), "nothing is left to forget"
