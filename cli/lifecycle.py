@@ -70,7 +70,7 @@ def prune(
     kind: Annotated[list[str], typer.Option(metavar="KIND", help="Only this kind (repeatable).")] = [],  # noqa: B006
     older_than: Annotated[str, typer.Option(metavar="AGE", help="As 90d, 12h, 30m or 10s.")] = "90d",
     plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan; needs -m.")] = "",
-    undo: Annotated[str, typer.Option(metavar="END", help="Give an end's memories the ends back that they had; needs -m.")] = "",
+    undo: Annotated[str, typer.Option(metavar="END", help="Have what an end took live on; needs -m.")] = "",
     list_: Annotated[bool, typer.Option("--list", metavar="", help="What was ended before its time.")] = False,
     message: Message = "",
 ) -> int | None:

@@ -153,7 +153,7 @@ def readable(p: Principal, s: int, now_ms: int) -> bool:
     own = at.actor[s] == p.agent.number
     if at.scope[s] == USER_SCOPE and not own and t.users[at.user[s]] != p.user_hash:
         return False
-    return (own or not at.opt_out[s]) and at.expires[s] > now_ms and not at.erased[s]
+    return (own or not at.opt_out[s]) and at.expires[s] > now_ms and not (at.ended[s] or at.erased[s])
 
 
 def visible(p: Principal, s: int, now_ms: int) -> bool:

@@ -21,6 +21,8 @@ from gate.rights import TASK_SCOPE
 from gate.state.columns import REVIEW_NONE
 from gate.state.tenant import Tenant
 
+from .promotion import lives_on
+
 ENDED_MAX: Final = PART_MEMBERS_MAX  # of one plan: they stand in one event, so it is in force whole or not at all
 LOOKED_AT: Final = 2_048  # rows before others are served: a few milliseconds
 LASTING: Final = tuple(KINDS.index(k) for k in ("rule", "decision", "constraint"))  # no time to live by default
@@ -81,7 +83,7 @@ def _asked_about(t: Tenant, rows: Rows, asked: Asked, now_ms: int) -> Rows:
     """Those that are still to be read, and fit what was asked for."""
     c = t.columns
     fits = (c.kind[rows] >= 0) & (c.project[rows] == asked.project) & (c.written[rows] <= asked.before_ms)
-    fits &= (c.erased[rows] == 0) & (c.expires[rows] > now_ms) & (c.valid_until[rows] > now_ms)
+    fits &= (c.erased[rows] == 0) & (c.expires[rows] > now_ms) & (c.ended[rows] == 0) & (c.valid_until[rows] > now_ms)
     if asked.task:
         fits &= (c.scope[rows] == TASK_SCOPE) & (c.task[rows] == asked.task)
     if asked.kinds:
@@ -97,7 +99,7 @@ def reason_to_keep(t: Tenant, s: int, asked: Asked, legal: frozenset[int], now_m
         return HELD
     if s in legal:
         return LEGAL_HOLD
-    if asked.task and s in t.promoted and t.current(t.promoted[s], now_ms) == "active":
+    if asked.task and lives_on(t, s, now_ms):
         return ""  # what it says is the project's now
     if at.review[s] != REVIEW_NONE:
         return REVIEWED

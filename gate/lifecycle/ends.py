@@ -1,6 +1,7 @@
 """Ending memories before their time, as facts in the ledger: a closed session's, a finished task's, what nobody needs.
 
-Invariant: an end hides, it takes nothing away: lineage, attribution and text stay, and it can be undone.
+Invariant: an end hides, it takes nothing away: lineage, attribution and text stay, and it can be undone. Nor does it bring
+anything back: what an ended memory superseded stays superseded.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def end_events(p: Principal, members: Members, why: Why, message: str, now_ms: i
 def of_session(t: Tenant, ctx: Context, now_ms: int) -> Members:
     """Operational memories that a context's agents wrote and that are still to expire: its session's, they end with it."""
     c, n = t.columns, t.columns.n
-    alive = np.flatnonzero((c.scope[:n] == OPERATIONAL) & (c.kind[:n] >= 0) & (c.expires[:n] > now_ms)).astype(np.int32)
+    notes = (c.scope[:n] == OPERATIONAL) & (c.kind[:n] >= 0) & (c.ended[:n] == 0) & (c.expires[:n] > now_ms)
+    alive = np.flatnonzero(notes).astype(np.int32)
     return alive[np.isin(c.actor[alive], list(ctx.family))]
 
 
 def ended_by(t: Tenant, s: int) -> dict[str, str] | None:
     """What ended a memory before its time, for people: None if nothing did, or it lives on."""
-    found = [x for x in t.ends.values() if t.columns.at.expires[s] == x.ms and s in x.members]
+    found = [x for x in t.ends.values() if t.columns.at.ended[s] == x.ms and s in x.members]
     return {"id": found[0].text, "why": found[0].why, "at": rfc3339(found[0].ms)} if found else None

@@ -16,6 +16,7 @@ from gate.identify import Principal
 from gate.refusals import Refused
 from gate.rights import TASK_SCOPE, decide
 from gate.state.columns import NEVER_MS
+from gate.state.tenant import Tenant
 from gate.writing.lifetime import End
 from gate.writing.validate import Checked, check_draft
 
@@ -26,11 +27,16 @@ def check(p: Principal, s: int, now_ms: int) -> None:
     here = s and at.project[s] == t.projects[p.project].number and at.scope[s] == TASK_SCOPE
     if not here or not decide(p, s, now_ms) or t.current(s, now_ms) != "active":
         raise Refused("promotes_unknown", field="promotes")
-    by = t.promoted.get(s, 0)
-    if by and t.current(by, now_ms) in ("active", "held"):
-        raise Refused(
-            "promoted_already", field="promotes", detail={"promoted_as": t.memory_id(by)} if decide(p, by, now_ms) else {}
-        )
+    by = t.promoted.get(s, 0)  # one that this agent may not read keeps nobody from promoting it for the others
+    if by and decide(p, by, now_ms) and t.current(by, now_ms) in ("active", "held"):
+        raise Refused("promoted_already", field="promotes", detail={"promoted_as": t.memory_id(by)})
+
+
+def lives_on(t: Tenant, s: int, now_ms: int) -> bool:
+    """Whether what it was promoted to is in force, for everybody who could read it."""
+    by, at = t.promoted.get(s, 0), t.columns.at
+    as_open = bool(by) and at.readers[by] in (0, at.readers[s]) and at.cls[by] <= at.cls[s] and at.opt_out[by] <= at.opt_out[s]
+    return as_open and t.current(by, now_ms) == "active"
 
 
 def checked(p: Principal, d: Draft, s: int, now_ms: int) -> Checked:

@@ -31,6 +31,7 @@ from gate.writing.validate import text_ok
 
 from .candidates import LOOKED_AT, Asked, Chosen, choose, closing_of, legally_held, reason_to_keep
 from .ends import PRUNED, TASK, end_events
+from .promotion import lives_on
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -90,7 +91,7 @@ class Pruning:
             members=self._members(t, chosen.members[:PAGE_ITEMS_MAX]),
             count=len(chosen.members),
             more=chosen.more,
-            promoted=sum(s in t.promoted for s in chosen.members) if asked.task else 0,
+            promoted=sum(lives_on(t, s, self.shard.now_ms()) for s in chosen.members) if asked.task else 0,
             by_kind=dict(Counter(KINDS[at.kind[s]] for s in chosen.members)),
             by_agent=dict(Counter(t.agents.all[at.actor[s]].name for s in chosen.members).most_common(100)),
             kept=chosen.kept,
@@ -214,7 +215,9 @@ async def _still(t: Tenant, kept: Kept, now_ms: int) -> list[int]:
     legal = legally_held(t)
     found: list[int] = []
     for start in range(0, len(kept.members), LOOKED_AT):
-        alive = [s for s in kept.members[start : start + LOOKED_AT] if not at.erased[s] and at.expires[s] > now_ms]
+        alive = [
+            s for s in kept.members[start : start + LOOKED_AT] if not (at.erased[s] or at.ended[s]) and at.expires[s] > now_ms
+        ]
         found += [s for s in alive if not reason_to_keep(t, s, asked, legal, now_ms)]
         await asyncio.sleep(0)
     return found

@@ -19,7 +19,7 @@ Why = Literal["session", "task", "pruned"]
 
 @dataclass(slots=True)
 class Ended:
-    """Memories that expired at `ms`, before their time. `before`: the ends that they had, and have again if it was `resumed`."""
+    """Memories that expired at `ms`, before their time, until it was `resumed`."""
 
     id: bytes
     why: Why
@@ -27,7 +27,6 @@ class Ended:
     person: str
     note: str
     members: npt.NDArray[np.int32]  # ascending
-    before: npt.NDArray[np.int64]
     ms: int
     resumed_ms: int = 0
     text: str = field(init=False)

@@ -171,7 +171,7 @@ class Tenant:
             return "erased"
         if at.held[seq]:
             return "held"
-        if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
+        if at.ended[seq] or at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
         return "superseded" if successor(self.columns, seq, now_ms) else "active"
 
@@ -455,20 +455,19 @@ class Tenant:
         self.generation = seq
 
     def _ended(self, e: E.LifeEnded, note: str) -> None:
-        members, expires = unpack_members([e.deltas]), self.columns.expires
+        members, ended = unpack_members([e.deltas]), self.columns.ended
         by = self.agents.by_id[e.agent].number
-        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, expires[members], e.ms)
-        expires[members] = np.minimum(expires[members], e.ms)
+        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, e.ms)
+        ended[members] = np.where(ended[members] == 0, e.ms, ended[members])
         if e.plan:
             self.plans_used.add(e.plan)
         self.facts += 1
 
     def _resumed(self, e: E.LifeResumed) -> None:
-        """Only those whose end is still this one: of two ends the first stands."""
-        end, expires = self.ends[e.end], self.columns.expires
+        """Only those that this one ended: of two ends the first stands."""
+        end, ended = self.ends[e.end], self.columns.ended
         end.resumed_ms = e.ms
-        here = expires[end.members] == end.ms
-        expires[end.members[here]] = end.before[here]
+        ended[end.members[ended[end.members] == end.ms]] = 0
         self.facts += 1
 
     def _lose_body(self, seq: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500  # cases and contexts in an answer
 # What later events may change: copied on the loop, so that all of it is of one position.
-MOVING: Final = ("eff", "held", "superseded", "superseded_ms", "review", "erased", "body", "expires")
+MOVING: Final = ("eff", "held", "superseded", "superseded_ms", "review", "erased", "body", "expires", "ended")
 STAMPED: Final = tuple(name for name in Columns._TYPES if name not in MOVING)
 
 Arrays = Mapping[str, npt.NDArray[Any]]

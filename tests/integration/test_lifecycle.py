@@ -383,6 +383,13 @@ def test_a_promoted_memory_that_was_found_contaminated_leaves_its_original_in_th
         plan = await desk.plan_compaction("p1", task)
         assert (rule.id in {m.id for m in plan.members}, plan.kept["lasting_kind"]) == (False, 1)
         await desk.release(case.case, "clean")
+        private = await finding(alice, topic, kind="decision")
+        await alice.promote(private.id, readers=[[f"agent:alice-{topic}"]])
+        await finding(alice, topic, task_state="abandoned")
+        plan = await desk.plan_compaction("p1", task)
+        assert private.id not in {m.id for m in plan.members}, "the others couldn't read it any more"
+        assert (await world.agent(f"bob-{topic}").promote(private.id)).state == "active"
+        assert private.id in {m.id for m in (await desk.plan_compaction("p1", task)).members}
 
     asyncio.run(scenario())
 
