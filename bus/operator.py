@@ -173,7 +173,7 @@ class Desk:
         return await self._change(Prune(action="apply", plan=plan, message=message), Pruned)
 
     async def undo_end(self, end: str, message: str) -> Pruned:
-        """Give what one `end` took away the ends that it had before. Conflict if that was done already."""
+        """Have what one `end` took live on. Conflict if that was done already."""
         return await self._change(Prune(action="undo", end=end, message=message), Pruned)
 
     async def ends(self) -> list[Pruned]:

@@ -128,6 +128,7 @@ class Intake:
             case Query() | Get():
                 self._ask(p, req, m.reply, request_id)
             case Report():
+                self._may_store(p)
                 self._spawn(self._report(p, req, m.reply), m.reply, request_id, p.key, p.project, p)
             case Ack():
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
@@ -179,13 +180,7 @@ class Intake:
             s.count(p, 1)
             s.answer_duplicate(p, idem, content, reply, request_id)
             return
-        if s.writes_full():
-            raise Refused("ledger_full")
-        kept = t.agents.payer(p.agent).bytes
-        if kept >= t.quotas.agent_bytes:
-            raise full("bytes", "agent", t.quotas.agent_bytes, kept)
-        if t.bytes >= t.quotas.tenant_bytes:
-            raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
+        self._may_store(p)
         now_ms = s.now_ms()
         promotes = self._promoted(p, d, now_ms)
         checked = promotion.checked(p, d, promotes, now_ms) if promotes else check_draft(d, now_ms)
@@ -218,6 +213,16 @@ class Intake:
         )
         s.count(p, 1)
         s.writes.submit(w)
+
+    def _may_store(self, p: Principal) -> None:
+        """Whether the ledger, and what its agent and tenant may keep there, have room."""
+        if self.shard.writes_full():
+            raise Refused("ledger_full")
+        t, kept = p.tenant, p.tenant.agents.payer(p.agent).bytes
+        if kept >= t.quotas.agent_bytes:
+            raise full("bytes", "agent", t.quotas.agent_bytes, kept)
+        if t.bytes >= t.quotas.tenant_bytes:
+            raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
 
     def _promoted(self, p: Principal, d: Draft, now_ms: int) -> int:
         """The memory that a draft promotes, 0 if it is an ordinary one."""

@@ -350,7 +350,7 @@ class LifeEnded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_
 
 
 class LifeResumed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_resumed"):
-    """What was ended by `end` has the end again that it had before, unless another one came meanwhile."""
+    """What was ended by `end` lives on, as if it had not been, up to the time to live that it has."""
 
     end: bytes
     agent: bytes

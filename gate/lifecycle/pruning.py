@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from bus.frames import KINDS, Member, Prune, Pruned, Prunings
-from bus.limits import LABEL_BYTES_MAX, PAGE_ITEMS_MAX
+from bus.limits import LABEL_BYTES_MAX, PAGE_ITEMS_MAX, TTL_SECONDS_MAX
 from gate import ids
 from gate.config import PLAN_MS
 from gate.containment.selection import resolve_tail
@@ -35,6 +35,9 @@ from .promotion import lives_on
 
 if TYPE_CHECKING:
     from gate.shard import Shard
+
+
+LISTED_MAX: Final = 100
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
@@ -66,7 +69,7 @@ class Pruning:
                 return await self._apply(p, req)
             case "undo":
                 return await self._undo(p, req)
-        return self._list(p, req)
+        return await self._list(p, req)
 
     # --- plan -----------------------------------------------------------------------------------------
     async def _plan(self, p: Principal, req: Prune) -> Pruned:
@@ -156,20 +159,25 @@ class Pruning:
         await self.shard.operators.barrier(t, run)
         return self._shown(p, end, req.request_id)
 
-    def _list(self, p: Principal, req: Prune) -> Prunings:
-        """Newest first, without members; of those elsewhere nothing is told."""
-        t = p.tenant
-        ends = [x for x in reversed(t.ends.values()) if visible_rows(p, x.members)]
-        start = max(0, req.cursor)
-        more = start + PAGE_ITEMS_MAX
-        page = [msgspec.structs.replace(self._shown(p, x, ""), members=[]) for x in ends[start:more]]
-        return Prunings(
-            agent=p.key, request_id=req.request_id, ends=page, position=t.position, next=more if more < len(ends) else None
-        )
+    async def _list(self, p: Principal, req: Prune) -> Prunings:
+        """Newest first, without members; of those elsewhere nothing is told. The cursor counts ends that it doesn't show too."""
+        t, start = p.tenant, max(0, req.cursor)
+        ends = list(reversed(t.ends.values()))
+        page: list[Pruned] = []
+        for x in ends[start : start + LISTED_MAX]:
+            if seen := visible_rows(p, x.members):
+                page.append(self._told(p, x, "", seen))
+            await asyncio.sleep(0)
+        more = start + LISTED_MAX if start + LISTED_MAX < len(ends) else None
+        return Prunings(agent=p.key, request_id=req.request_id, ends=page, position=t.position, next=more)
 
     def _shown(self, p: Principal, end: Ended, request_id: str, left: int = 0) -> Pruned:
-        t = p.tenant
         seen = visible_rows(p, end.members)
+        told, members = self._told(p, end, request_id, seen), self._members(p.tenant, seen[:PAGE_ITEMS_MAX])
+        return msgspec.structs.replace(told, members=members, left=left)
+
+    def _told(self, p: Principal, end: Ended, request_id: str, seen: list[int]) -> Pruned:
+        t = p.tenant
         return Pruned(
             agent=p.key,
             request_id=request_id,
@@ -178,9 +186,7 @@ class Pruning:
             why=end.why,
             message=end.note,
             by=t.agents.all[end.agent].name,
-            members=self._members(t, seen[:PAGE_ITEMS_MAX]),
             count=len(seen),
-            left=left,
             ended_at=rfc3339(end.ms),
             undone_at=rfc3339(end.resumed_ms) if end.resumed_ms else None,
             position=t.position,
@@ -195,8 +201,8 @@ def _asked(p: Principal, req: Prune, now_ms: int) -> Asked:
     project = t.projects.get(req.project) if has_project(p, req.project) else None
     if project is None:
         raise Refused("project_unknown", field="project")
-    if req.older_than < 0:
-        raise Refused("out_of_range", field="older_than")
+    if not 0 <= req.older_than <= TTL_SECONDS_MAX:
+        raise Refused("out_of_range", field="older_than", limit=TTL_SECONDS_MAX)
     kinds = frozenset(KINDS.index(k) for k in req.kinds)
     before_ms = now_ms - req.older_than * 1_000
     if not req.task:

@@ -130,6 +130,9 @@ def tenant_facts(t: Tenant) -> dict[str, Any]:
         "projects": _short(repr(projects)),
         "idempotency_keys": len(t.idem),
         "suspended": t.suspended,
+        "ends": _short(repr([(x.id.hex(), x.ms, x.resumed_ms) for x in t.ends.values()])),
+        "promoted": len(t.promoted),
+        "turns": len(t.turns),
         "pending": any(c.state == "pending" for c in t.cases.values()),
     }
 

@@ -121,9 +121,6 @@ class SmallShard:
         """The story told some events itself: they count as appended."""
         self.heads.tenants[tenant.account] = self.heads.head(tenant.account)._replace(seq=tenant.position)
 
-    def writes_full(self) -> bool:
-        return False
-
     def put(self, stream: str, seq: int, rows: object) -> bool:
         return True
 
