@@ -33,6 +33,7 @@ from gate.ledger import events as E
 from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerFull
+from gate.lifecycle.pruning import Pruning
 from gate.operators import Operators
 from gate.outbox import Outbox
 from gate.paths import Paths
@@ -100,6 +101,7 @@ class Shard:
         self.holds = Holds(self)
         self.erasures = Erasures(self)
         self.erasing = Requests(self)
+        self.pruning = Pruning(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
         self.delegations = Delegations(self)

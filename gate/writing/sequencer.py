@@ -146,14 +146,14 @@ class Sequencer:
         out: list[Write] = []
         size, skipped = 0, 0
         sections: set[str] = set()
-        superseding: set[tuple[str, int]] = set()
+        named: set[tuple[str, int]] = set()  # what drafts of this block supersede or promote: each once
         now_ms, until = self.shard.now_ms(), time.perf_counter() + DECIDING_S
         while self.turns and skipped < len(self.turns) and len(out) < BLOCK_EVENTS_MAX:
             if out and time.perf_counter() > until:
                 break
             tenant = self.turns[0]
             w = self.queues[tenant][0]
-            if isinstance(w, Operation) or (w.supersedes and (tenant, w.supersedes) in superseding):
+            if isinstance(w, Operation) or not named.isdisjoint(_named(tenant, w)):
                 self.turns.rotate(-1)
                 skipped += 1
                 continue
@@ -170,8 +170,7 @@ class Sequencer:
                 out.append(w)
                 sections.add(tenant)
                 size += weight
-                if w.supersedes:
-                    superseding.add((tenant, w.supersedes))
+                named |= _named(tenant, w)
         return out
 
     def _decide(self, w: Write, now_ms: int) -> bool:
@@ -338,6 +337,10 @@ class Sequencer:
             half = len(batch) // 2
             await self._append_events(tenant, batch[:half])
             await self._append_events(tenant, batch[half:])
+
+
+def _named(tenant: str, w: Write) -> set[tuple[str, int]]:
+    return {(tenant, s) for s in (w.supersedes, w.promotes) if s}
 
 
 def _new_memory(t: Tenant, w: Write) -> NewMemory:

@@ -45,12 +45,17 @@ from bus.frames import (
     Memory,
     Notice,
     Plan,
+    Prune,
+    Pruned,
+    Prunings,
     Query,
     Recall,
     Receipt,
     Redaction,
     Refusal,
     Release,
+    Report,
+    Reported,
     Review,
     Sign,
     Signed,
@@ -106,6 +111,12 @@ ERASED: Final = Erasure(
     stores=[Store(name="ledger", count=2, state="pending", note="stripped")], pending=["1 block"], out_of_reach=["backups"],
     erased_at=AT, done_at=AT, position=9, next=500,
 )  # fmt: skip
+PLAN_ID, END = "plan_" + "0" * 25 + "9", "end_" + "0" * 25 + "7"
+PRUNED = Pruned(
+    request_id=R, agent=KEY, project="p1", plan=PLAN_ID, end=END, state="undone", why="task", message="tidying", by="ops",
+    members=[MEMBER], count=2, more=1, promoted=1, left=1, by_kind={"event": 2}, by_agent={"writer": 2}, kept={"read": 3},
+    until=AT, ended_at=AT, undone_at=AT, position=9,
+)  # fmt: skip
 SAMPLES: Final[dict[str, Frame]] = {
     "draft": Draft(
         request_id=R, content="The invoice job runs at five", kind="procedure", origin="tool_result",
@@ -117,12 +128,15 @@ SAMPLES: Final[dict[str, Frame]] = {
         opt_out=True, supersedes=MEM_2, idempotency_key="k-1", tool="cron",
     ),
     "draft-least": Draft(content="a"),
+    "draft-promotes": Draft(request_id=R, content="", promotes=MEM_1),
     "query": Query(
         request_id=R, text="staging login?", k=4, filters={"kind": ["fact", "rule"]}, as_of=AT, min_position=7,
         run="nightly", turn=2,
         intent="execute", tool_risk="privileged", required_origin=["user_stated"], scene="ops", history_off=True,
     ),
     "get": Get(request_id=R, ids=[MEM_1, MEM_2], min_position=7),
+    "report": Report(request_id=R, used=[MEM_1, MEM_2]),
+    "reported": Reported(request_id=R, agent=KEY, project="p1", extended={MEM_1: AT}, position=9),
     "ack": Ack(request_id=R, notices=["n-1"]),
     "sync": Sync(request_id=R),
     "delegate": WISH,
@@ -168,6 +182,12 @@ SAMPLES: Final[dict[str, Frame]] = {
     "trace": Trace(request_id=R, id=MEM_1, direction="up", hops=2, edges=["declared", "served"]),
     "why": Why(request_id=R, id=MEM_1, reveal=True),
     "context": ContextRequest(request_id=R, agent="writer", action="close", message="restarted"),
+    "prune": Prune(
+        request_id=R, action="plan", project="p1", kinds=["event"], older_than=7_776_000, task="t1", plan=PLAN_ID, end=END,
+        message="tidying", cursor=500,
+    ),
+    "pruned": PRUNED,
+    "prunings": Prunings(request_id=R, agent=KEY, project="p1", ends=[PRUNED], position=9, next=500),
     "stats_query": StatsRequest(request_id=R),
     "plan": Plan(
         request_id=R, agent=KEY, plan=PLAN, roots=[MEM_1], members=[MEMBER], count=2, elsewhere=1,
