@@ -107,7 +107,8 @@ class Recovery:
                     else:
                         await self._reads_block(block)
             await self._flush()
-            await self._flush()  # nothing is left: the last one is done
+            if self.flushing is not None:
+                await self.flushing
         self._check_catalogs()
         await self._forget_erased()
         lost = await front.lost(s.lineage)
@@ -344,12 +345,14 @@ class Recovery:
         whole = {a: new for a, new in waiting.items() if not s.tenants[a].broken}
         jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in whole.items()]
 
+        broken = [(s.indexes[a], new) for a, new in waiting.items() if a not in whole]
+
         def index() -> None:
             for tenant_index, new, at, last, chain in jobs:
                 self.catalog_rows += tenant_index.apply(new, at, last, chain)
                 tenant_index.catalog.commit()
-            for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
-                s.indexes[account].index(waiting[account])
+            for tenant_index, new in broken:  # its catalog stays as it was made
+                tenant_index.index(new)
 
         before, self.flushing = self.flushing, s.index.call(index)
         if before is not None:  # one is worked on while the blocks of the next are read

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gate.config import CASE_ROOTS_MAX
 from gate.identify import Principal
 from gate.refusals import Refused
-from gate.rights import decide_all
+from gate.rights import decide_all, visible_rows
 from gate.state.cases import CaseState
 from gate.state.succession import superseded
 from gate.state.tenant import Tenant
@@ -30,12 +30,13 @@ def written_since(p: Principal, case: CaseState) -> list[int]:
         raise Refused("case_elsewhere", field="case")
     rows = np.arange(first, c.n, dtype=np.int32)
     here = np.isin(c.project[rows], np.unique(c.project[case.roots]))
-    found: list[int] = rows[here & (c.kind[rows] >= 0) & (c.erased[rows] == 0)].tolist()
-    if not found:
+    since = rows[here & (c.kind[rows] >= 0) & (c.erased[rows] == 0)]
+    if not len(since):
         raise Refused("selector_empty", field="rollback")
-    if len(found) > CASE_ROOTS_MAX:
+    if len(since) > CASE_ROOTS_MAX:
         raise Refused("too_long", field="rollback", limit=CASE_ROOTS_MAX)
-    if not decide_all(p, found):
+    found = visible_rows(p, since)
+    if len(found) < len(since):
         raise Refused("case_elsewhere", field="case")
     return found
 

@@ -131,7 +131,11 @@ class Check:
                     self._drill |= {"memory": ids.text("mem_", event.id), "tenant": self._names.get(tenant, "")}
         if isinstance(event, E.MemoryErased):
             self._bare.difference_update((tenant, s) for s in unpack_members([event.deltas]).tolist())
-        elif isinstance(event, E.LedgerAccepted) or (isinstance(event, E.TenantChanged) and event.state == "deleted"):
+        elif (
+            isinstance(event, E.LedgerAccepted)
+            or (isinstance(event, E.TenantChanged) and event.state == "deleted")
+            or (isinstance(event, E.HomeRestored) and event.part is not None)  # a part's, whose others it left out
+        ):
             self._bare = {(t, s) for t, s in self._bare if t != tenant}
 
     def _reads(self, stream: Stream) -> None:

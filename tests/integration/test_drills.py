@@ -105,7 +105,9 @@ def test_a_copy_without_end_users_can_not_be_drilled_for_one(world: World, tmp_p
     into = tmp_path / "home"
     Restore(world.home, Snapshots(world.home).all()[-1]).run(Wish(into=into, by="kim", only={"tenant": "acme", "project": "p2"}))
     home = type(world.home)(into)
+    part = Snapshots(home).create("part")
+    assert Snapshots(home).verify(part)["findings"] == [], "what a part left out is no damage"
     with pytest.raises(bus.Rejected) as refused:
-        Drill(home, Snapshots(home).create("part"), "single-user").run()
+        Drill(home, part, "single-user").run()
     assert refused.value.reason == "drill_impossible"
     assert not home.drills.exists()
