@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -72,7 +73,9 @@ def files_of(home: Path) -> int:
 
 
 async def soak(minutes: float) -> AsyncIterator[Row]:
-    async with standing(TENANTS, AGENTS, rates=False) as stand:
+    async with standing(TENANTS, AGENTS) as stand, AsyncExitStack() as stack:
+        for i in range(TENANTS):
+            await stand.open_desk(stack, f"t{i}")
         began = time.monotonic()
         seen: dict[str, list[Sample]] = {}
         files: list[tuple[float, float]] = []
