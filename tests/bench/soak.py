@@ -32,7 +32,7 @@ ROUND_S: Final = 2.0
 GUESTS: Final = 3  # clients that connect, ask and leave, a round
 MEMORY_KB: Final = 2.5  # a memory, resident (DESIGN §11)
 SLACK_MB: Final = 2.0  # a minute: allocators and caches that are still filling
-FILES_PER_MINUTE: Final = 1.0  # segments, checkpoints
+FILES_PER_MINUTE: Final = 4.0  # blocks of the streams, segments
 
 
 class Sample(NamedTuple):
