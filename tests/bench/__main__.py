@@ -1,6 +1,4 @@
-"""`python -m tests.bench [--json] [--big] [--minutes N] [NAME…]`: measure, print the table.
-Exit code 1 when a budget is not met.
-"""
+"""`python -m tests.bench [--json] [--big] [--minutes N] [NAME…]`: measure, print the table. Exit code 1: a budget is missed."""
 
 from __future__ import annotations
 

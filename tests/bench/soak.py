@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,7 +32,7 @@ ROUND_S: Final = 2.0
 GUESTS: Final = 3  # clients that connect, ask and leave, a round
 MEMORY_KB: Final = 2.5  # a memory, resident (DESIGN §11)
 SLACK_MB: Final = 2.0  # a minute: allocators and caches that are still filling
-FILES_PER_MINUTE: Final = 1.0  # segments, checkpoints
+FILES_PER_MINUTE: Final = 4.0  # blocks of the streams, segments
 
 
 class Sample(NamedTuple):
@@ -72,7 +73,9 @@ def files_of(home: Path) -> int:
 
 
 async def soak(minutes: float) -> AsyncIterator[Row]:
-    async with standing(TENANTS, AGENTS, rates=False) as stand:
+    async with standing(TENANTS, AGENTS) as stand, AsyncExitStack() as stack:
+        for i in range(TENANTS):
+            await stand.open_desk(stack, f"t{i}")
         began = time.monotonic()
         seen: dict[str, list[Sample]] = {}
         files: list[tuple[float, float]] = []

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import gate.service as service
 import gate.shard
-from gate.index_thread import Work
+from gate.index_thread import IndexThread, Work
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.paths import Paths
@@ -36,15 +36,17 @@ EMBEDDER: Final = StaticEmbedder()
 GATE: Final = Gate.load(embedder_id=EMBEDDER.id)
 
 
-class Index:
+class Index(IndexThread):
     """gate.index_thread without its thread: jobs in order, each after the time that it takes, one at a time."""
 
     chance = random.Random(0)
     slow_s = 0.0
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], None]) -> None:
-        self._loop, self._idle = loop, idle
-        self._jobs = deque[Callable[[], None]]()
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, idle: Callable[[], None], damaged: Callable[[ProjectionUnusable], None]
+    ) -> None:
+        self._loop, self._idle, self._damaged = loop, idle, damaged
+        self._todo = deque[Callable[[], None]]()
         self._next: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
 
@@ -52,12 +54,13 @@ class Index:
         self._rest = self._loop.call_later(IDLE_S, self._tick)
 
     def _tick(self) -> None:
-        if not self._jobs:
+        if not self._todo:
             self._idle()
         self.start()
 
     def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(self._look)
 
         def run() -> None:
             try:
@@ -72,8 +75,9 @@ class Index:
         self._add(run)
         return future
 
-    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None]) -> Work:
-        work = Work(steps, deliver, self._loop)
+    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False) -> Work:
+        work = Work(steps, deliver, self._loop, yielding=yielding)
+        work.done.add_done_callback(self._look)
 
         def run() -> None:
             while not work.slice():
@@ -83,7 +87,7 @@ class Index:
         return work
 
     def _add(self, job: Callable[[], None]) -> None:
-        self._jobs.append(job)
+        self._todo.append(job)
         if self._next is None:
             self._begin()
 
@@ -91,9 +95,9 @@ class Index:
         self._next = self._loop.call_later(self.chance.uniform(0, self.slow_s), self._run)
 
     def _run(self) -> None:
-        self._jobs.popleft()()
+        self._todo.popleft()()
         self._next = None
-        if self._jobs:
+        if self._todo:
             self._begin()
 
     def stop(self) -> None:
@@ -101,7 +105,7 @@ class Index:
 
     def die(self) -> None:
         """Nothing that is queued is done any more."""
-        self._jobs.clear()
+        self._todo.clear()
         for timer in (self._next, self._rest):
             if timer is not None:
                 timer.cancel()
