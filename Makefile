@@ -7,7 +7,7 @@ export OMP_NUM_THREADS = 1
 export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test test-home test-gate test-slow test-slow-a test-slow-b lint bench clean install
+.PHONY: demo test test-home test-gate test-slow test-slow-a test-slow-b sim lint bench clean install
 
 install: $(STAMP)
 
@@ -33,7 +33,7 @@ test: lint
 	$(BOTH) test-home test-gate
 
 test-home: $(STAMP)
-	$(FAST) tests/acceptance tests/unit tests/contract tests/integration/attacks
+	$(FAST) tests/acceptance tests/unit tests/contract tests/simulation tests/integration/attacks
 
 test-gate: $(STAMP)
 	$(FAST) tests/integration --ignore tests/integration/attacks
@@ -45,7 +45,12 @@ test-slow-a: $(STAMP)
 	$(SLOW) tests/acceptance tests/integration/test_[a-e]*.py
 
 test-slow-b: $(STAMP)
-	$(SLOW) tests/integration/test_[f-z]*.py tests/integration/attacks tests/contract tests/unit
+	$(SLOW) tests/integration/test_[f-z]*.py tests/integration/attacks tests/contract tests/unit tests/simulation
+
+# The whole gatekeeper under seeded faults: `make sim SEEDS=200`; `make sim SEED=123` repeats one, told step by step.
+SEEDS ?= 50
+sim: $(STAMP)
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench

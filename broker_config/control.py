@@ -35,7 +35,7 @@ from .connection import connected
 from .control_projects import Projects, deleted, no_project
 from .control_tenants import Tenants
 from .home import Home, write_private
-from .streams import ensure_streams
+from .streams import StreamRoom, ensure_streams, streams_room
 from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -308,6 +308,10 @@ class Control:
     async def make_shared_streams(self, replicas: int) -> dict[str, str]:
         """The same, and the owner's stream, on servers that several gatekeepers use. See streams.ensure_streams."""
         return await ensure_streams(self._client(), self.home, self.shard, shared=True, replicas=replicas)
+
+    async def streams_room(self, most: Mapping[str, int]) -> list[StreamRoom]:
+        """See streams.streams_room."""
+        return await streams_room(self._client(), self.shard, most)
 
     # --- the broker
     async def push_account(self, jwt: str) -> None:

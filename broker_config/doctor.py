@@ -44,12 +44,15 @@ _RENDER: Final = "Run `cordon down` and `cordon up`: the configuration is writte
 _PUSH: Final = "Run `cordon tenant add NAME` again for that tenant: it signs and pushes the account anew, keys stay."
 _CLOSE: Final = "Its keys may be known: make a new home, or if you are sure, `chmod -R go= FOLDER`."
 _CHMOD: Final = "Run `chmod go= FOLDER`."
+_ANOTHER: Final = "Make another with `cordon snapshot create`; `cordon snapshot verify NAME` tells all that is wrong with one."
 _RESTORE: Final = "Restore the trust folder from a backup, or make a new home."
 
 CHECKS: Final[tuple[Check[Examined], ...]] = (
     Check("secret_files", "seeds and credentials are for their owner alone", _CLOSE, server_checks.secret_files),
     Check("secret_folders", "nobody else may enter trust and creds", _CLOSE, server_checks.secret_folders),
     Check("store_folders", "nobody else may enter the home, ledger and projections", _CHMOD, server_checks.store_folders),
+    Check("snapshot_folders", "nobody else may read snapshots and the keys in them", _CLOSE, server_checks.snapshot_folders),
+    Check("snapshot_files", "snapshots have what their manifests say", _ANOTHER, server_checks.snapshot_files),
     Check(
         "server_version", "the nats-server is one that protects who asks",
         "Install the `gate` extra anew (`pip install -U 'cordon-bus[gate]'`), or set NATS_SERVER_BIN.",

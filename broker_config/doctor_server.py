@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bus.errors import CordonError
+
 from . import server_rules as rules
 from .examined import Examined
+from .snapshots import MANIFEST, Copy, read_manifest, wrong_files
 
 
 def secret_files(x: Examined) -> Iterator[str]:
@@ -25,6 +28,22 @@ def store_folders(x: Examined) -> Iterator[str]:
     return rules.exposed(
         [home.path, home.broker, home.broker_js, home.broker_jwt, shards, *sorted(shards.glob("*")), home.logs, home.run]
     )
+
+
+def snapshot_folders(x: Examined) -> Iterator[str]:
+    """Folders of snapshots that others may enter, and files in them with keys or texts that others may read."""
+    folders = [p for p in (x.home.snapshots, *sorted(x.home.snapshots.glob("*"))) if p.is_dir()]
+    yield from rules.exposed(folders)
+    yield from rules.exposed(p for folder in folders[1:] for p in sorted(folder.rglob("*")) if p.is_file())
+
+
+def snapshot_files(x: Examined) -> Iterator[str]:
+    """Files of snapshots that aren't what their manifests say. Blocks are read by `cordon snapshot verify` alone."""
+    for manifest in sorted(x.home.snapshots.glob(f"[!.]*/{MANIFEST}")):
+        try:
+            yield from wrong_files(Copy(manifest.parent, read_manifest(manifest.parent)))
+        except CordonError as e:
+            yield e.message
 
 
 def server_version(x: Examined) -> Iterator[str]:

@@ -34,10 +34,12 @@ class Ended(NamedTuple):
 def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lambda _: None) -> Ended:
     """`python -m gate` in a mode that ends, beside a broker that runs. `say` is told its progress."""
     parent = os.getpid()
+    said = home.settings().clock if home.config.exists() else ""
+    clock = ["--clock", said] if said else []
     home.logs.mkdir(exist_ok=True)
     with home.log("gatekeeper").open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", "0", *mode],
+            [sys.executable, "-P", "-m", "gate", "--home", str(home.path), "--shard", "0", *mode, *clock],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

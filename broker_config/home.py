@@ -22,13 +22,49 @@ DEFAULT_HOME = "./.cordon"
 # Below Linux' ephemeral range (32768 up), so that no outgoing connection ever sits on a home's port.
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 64
+SECONDS = {"m": 60, "h": 3_600, "d": 86_400}
+EVERY_LEAST_S = 600  # between two scheduled snapshots: each reads the ledger's end, and costs a folder
+
+
+class Drills(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Targets of `cordon drill`, in seconds; 0 = none. `rto_s`: until a restored home could serve; `rpo_s`: what is lost."""
+
+    rto_s: int = 0
+    rpo_s: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.rto_s, self.rpo_s) < 0:
+            raise ValueError("rto_s and rpo_s are seconds, 0 = no target")
+
+
+class SnapshotSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When snapshots are made by themselves: `every` is a number with m, h or d, empty = never. The newest `keep` stay."""
+
+    every: str = ""
+    keep: int = 30
+
+    def __post_init__(self) -> None:
+        if self.every and self.every_s < EVERY_LEAST_S:
+            raise ValueError('every is a time like "24h", "30m" or "7d", and at least "10m"')
+        if self.keep < 1:
+            raise ValueError("keep is at least 1")
+
+    @property
+    def every_s(self) -> int:
+        """In seconds; 0 = never, or it can't be read."""
+        number, unit = self.every[:-1], self.every[-1:]
+        return int(number) * SECONDS[unit] if number.isascii() and number.isdigit() and unit in SECONDS else 0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cordon.toml. `port` is chosen at the first up and stays. `rates` = false lifts the limits of requests a second.
     `quotas`: what agents and tenants may have in flight and keep (the gatekeeper knows the names).
 
+    `clock`: what day it is (2026-11-30), said by a person where the machine's clock and the ledger differ too much.
+
     `read_only`: agents may read, not write: a copy that was restored to look at.
+
+    `snapshots`: when they are made by themselves; `drill`: what a drill is to reach.
 
     `servers`: the home's broker is elsewhere, at these URLs; `ca`: PEM file of the CA that signed their certificates.
     """
@@ -36,7 +72,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int
     rates: bool = True
     quotas: dict[str, int] = {}
+    clock: str = ""
     read_only: bool = False
+    snapshots: SnapshotSchedule = SnapshotSchedule()
+    drill: Drills = Drills()
     servers: list[str] = []
     ca: str = ""
 
@@ -93,6 +132,11 @@ class Home:
     def gatekeeper_ready(self) -> Path:
         """Holds the gatekeeper's pid while it serves."""
         return self.run / "gatekeeper.ready"
+
+    @property
+    def broker_stuck(self) -> Path:
+        """Made by the gatekeeper where the broker answers and stores nothing."""
+        return self.run / "broker.stuck"
 
     @property
     def gatekeeper_error(self) -> Path:
@@ -265,10 +309,8 @@ class Home:
 
     def point_to(self, urls: Sequence[str], ca: str) -> None:
         """From now on the home's broker is elsewhere. `ca`: a PEM file, relative to the home; empty = none."""
-        settings = self.settings()
-        lines = ["# The home's servers are elsewhere: rendered by `cordon broker render`."]
-        lines += [f"port = {settings.port}", f"rates = {str(settings.rates).lower()}", f"servers = {json.dumps(list(urls))}"]
-        write_private(self.config, "\n".join([*lines, f"ca = {json.dumps(ca)}", ""]))
+        settings = msgspec.structs.replace(self.settings(), servers=list(urls), ca=ca)
+        write_private(self.config, rendered(settings, "The home's servers are elsewhere: rendered by `cordon broker render`."))
 
     def settings(self) -> Settings:
         """cordon.toml, validated. `ConfigError` if there is no home or a line in it is wrong."""
@@ -311,6 +353,20 @@ class Home:
         for folder in (self.trust, self.creds):
             for pattern in ("*.nk", "*.key", "*.creds", "*.pending"):
                 yield from folder.rglob(pattern)
+
+
+def rendered(settings: Settings, comment: str) -> str:
+    """cordon.toml with these settings: the port, and what isn't as it is by itself."""
+    default = Settings(port=settings.port)
+    lines, tables = [f"# {comment}", f"port = {settings.port}"], []
+    for name, value in msgspec.to_builtins(settings).items():
+        if name == "port" or value == msgspec.to_builtins(getattr(default, name)):
+            continue
+        if isinstance(value, dict):
+            tables += [f"[{name}]", *(f"{key} = {json.dumps(one)}" for key, one in value.items())]
+        else:
+            lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join([*lines, *tables, ""])
 
 
 def private_folder(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A new home made of a snapshot or backup, up to a point in time; and the drill that proves that it can be done.
+"""A new home made of a snapshot or backup, up to a point in time. That it can be done, drills prove (broker_config/drills.py).
 
 The new home has the same operator, tenants and credentials, for they prove who wrote what; its streams have ids of their own, and
 its ledger says of whom it is a copy (`home_restored`). What was forbidden or erased since is carried over from the live home, if
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,19 @@ from bus.errors import Conflict, CordonError, Rejected
 
 from .control import Control
 from .gate_runs import broker_for, run_gate
-from .home import Home, private_folder, write_private
+from .home import Home, private_folder, rendered, write_private
 from .snapshots import KEYS, Copy, Say, Snapshots, damaged, link_streams, operator_of, result, trust_still, unsaid, wrong_files
 from .status import read_status
 from .streams import ensure_streams
+from .trust import Trust
 
 
 @dataclass(frozen=True)
 class Wish:
     """What to restore. `position`: the last block; `before_ms`: the last moment; both 0 = all that the copy has.
 
-    `live`: agents may write in it. `by`, `why`: who restores, for its ledger.
+    `live`: agents may write in it. `by`, `why`: who restores, for its ledger. `only`: not all of it: a part, by tenant, project,
+    user and agent (the gatekeeper's program knows what fits); nobody can write in it, and it stays so.
     """
 
     into: Path
@@ -45,6 +46,7 @@ class Wish:
     position: int = 0
     before_ms: int = 0
     live: bool = False
+    only: dict[str, str] = field(default_factory=dict)
 
 
 class Restore:
@@ -58,6 +60,13 @@ class Restore:
 
         Raises Conflict (the folder is in use, the source serves) and Rejected (damaged, no such position, no keys).
         """
+        if wish.live and wish.only:
+            raise Rejected(
+                "A part of a ledger can't be the one that goes on.",
+                reason="part_not_live",
+                field="live",
+                advice="Restore all of it, or leave out --live to look at the part.",
+            )
         into = wish.into.expanduser().absolute()
         if into.exists() and any(into.iterdir()):
             raise Conflict(f"{into} is there already.", reason="home_exists", advice="Name a folder that is not there yet.")
@@ -73,15 +82,24 @@ class Restore:
             )
         part = into.with_name(f".{into.name}.part")
         shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
-        new = Home(part)
-        new.create()
-        self._furnish(new, source, read_only=not wish.live)
-        made = self._pour(new, source, wish, why_not)
-        made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
-        write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
+        try:
+            made = self._made(Home(part), source, wish, why_not, into)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)  # keys are in it
+            raise
         if into.exists():
             into.rmdir()
         part.rename(into)
+        return made
+
+    def _made(self, new: Home, source: Home | None, wish: Wish, why_not: str, into: Path) -> dict[str, Any]:
+        new.create()
+        self._furnish(new, source, read_only=not wish.live)
+        if wish.only.get("tenant"):
+            _leave_out_tenants(new, wish.only["tenant"])
+        made = self._pour(new, source, wish, why_not)
+        made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
+        write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return made
 
     def _source(self) -> tuple[Home | None, str]:
@@ -111,14 +129,8 @@ class Restore:
                 advice="Say where that home is with --home, or use a copy that was made --with-keys.",
             )
         settings = source.settings() if source is not None else _settings_of(folder, new)
-        lines = [
-            f"port = {new.settings().port}",
-            f"rates = {str(settings.rates).lower()}",
-            f"read_only = {str(read_only).lower()}",
-        ]
-        if settings.quotas:
-            lines += ["[quotas]", *(f"{name} = {number}" for name, number in settings.quotas.items())]
-        write_private(new.config, "\n".join(["# Restored: see restored.json.", *lines, ""]))
+        kept = msgspec.structs.replace(settings, port=new.settings().port, read_only=read_only, servers=[], ca="")
+        write_private(new.config, rendered(kept, "Restored: see restored.json."))
 
     def _pour(self, new: Home, source: Home | None, wish: Wish, why_not: str) -> dict[str, Any]:
         work = new.run / "restore"
@@ -142,12 +154,14 @@ class Restore:
                 else "Its first block is younger: name another time.",
             )
         wanted = {"block": cut["block"], "by": wish.by, "why": wish.why, "later": not why_not, "read_only": not wish.live}
+        wanted |= {"only": wish.only} if wish.only else {}
         with broker_for(new):
             anyio.run(_make_streams, new, cut["reads_first"])
             poured = result(run_gate(new, "--pour", str(work), "--wanted", json.dumps(wanted), say=self._say))
         shutil.rmtree(work)
         at = datetime.fromtimestamp(cut["at_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
-        return {**poured, "at": at, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
+        only = {**wish.only, "user": "…"} if wish.only.get("user") else wish.only  # an end user's id is personal
+        return {**poured, "at": at, "only": only, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
 
     def _catch_up(self, source: Home, work: Path) -> str:
         """What the live home has beyond the copy, into `work`; why that couldn't be had, or nothing."""
@@ -162,6 +176,16 @@ def _copy_trees(pairs: list[tuple[Path, Path]]) -> None:
     for source, target in pairs:
         if source.exists():
             shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def _leave_out_tenants(new: Home, tenant: str) -> None:
+    """Of other tenants, keys, credentials and settings stay behind."""
+    trust = Trust(new, time.time)
+    for name in [name for name in trust.tenant_names() if name != tenant]:
+        (new.broker_jwt / f"{trust.tenant(name).account}.jwt").unlink(missing_ok=True)
+        for folder in (new.tenant_trust(name), new.issuer_trust(name), new.creds / name, new.path / "policy" / name):
+            shutil.rmtree(folder, ignore_errors=True)
+    trust.write_registry()
 
 
 def _settings_of(folder: Path, new: Home) -> Any:
@@ -179,38 +203,3 @@ def _settings_of(folder: Path, new: Home) -> Any:
 async def _make_streams(home: Home, reads_first: int) -> None:
     async with Control(home) as control:
         await ensure_streams(control._client(), home, reads_first=reads_first)
-
-
-def drill(home: Home, copy: Copy, say: Say = unsaid) -> dict[str, Any]:
-    """Restore `copy` into a scratch folder, rebuild and verify it there, and note in drills.jsonl what came of it.
-
-    `seconds`: until it could serve. `lost`: what the home has by now and a restore of this copy wouldn't.
-    """
-    private_folder(home.run)
-    scratch = Path(tempfile.mkdtemp(prefix="drill-", dir=home.run))
-    started, now = time.perf_counter(), time.time()
-    try:
-        made = Restore(home, copy, say).run(Wish(into=scratch / "home", by="drill", why="a drill"))
-        new = Home(scratch / "home")
-        with broker_for(new):
-            rebuilt = result(run_gate(new, "--rebuild", say=say))
-            seconds = round(time.perf_counter() - started, 3)
-            verified = result(run_gate(new, "--verify", say=say), found_is_fine=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    done = {
-        "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-        "snapshot": copy.manifest.name,
-        "ok": verified["ok"],
-        "findings": verified["findings"],
-        "block": made["block"],
-        "memories": made["memories"],
-        "seconds": seconds,
-        "replayed": rebuilt["replayed"],
-        "later": made["later"],
-        "lost": {**made["left_out"], "seconds": max(0, round(now - made["at_ms"] / 1000))},
-    }
-    with home.drills.open("a") as history:
-        history.write(json.dumps(done) + "\n")
-    home.drills.chmod(0o600)
-    return done

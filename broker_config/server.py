@@ -29,7 +29,7 @@ from .processes import POLL_S, live_pid, spawn, stop_child, write_pid
 
 READY_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
-MAX_FILE_BYTES: Final = 40 << 30  # three streams of 10 GiB and room to raise one
+MAX_FILE_BYTES: Final = 1 << 40  # each stream has a limit of its own; `cordon broker room` raises them
 
 
 # --- the program ------------------------------------------------------------------------------------

@@ -208,12 +208,14 @@ class Snapshots:
             "findings_count": found["findings_count"] + len(wrong),
         }
 
-    def prune(self, keep: int) -> list[str]:
-        """Remove all but the newest `keep` of the home's snapshots; their names. Segments that others share stay with them."""
+    def prune(self, keep: int, prefix: str = "") -> list[str]:
+        """Remove all but the newest `keep` of the home's snapshots whose names begin so; their names. Segments that others share
+        stay with them.
+        """
         if not self.home.snapshots.exists():
             return []
         with alone_in(self.home.snapshots):
-            gone = self.all()[:-keep]
+            gone = [copy for copy in self.all() if copy.manifest.name.startswith(prefix)][:-keep]
             for copy in gone:
                 (copy.folder / MANIFEST).unlink()  # from here on it counts no more
                 shutil.rmtree(copy.folder)

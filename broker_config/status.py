@@ -18,6 +18,7 @@ from .processes import is_ours
 State = Literal["starting", "ready", "degraded", "stopped"]
 RESTART: Final = "`cordon down`, then `cordon up --detach`"
 SERVING: Final = ("supervisor", "broker", "gatekeeper")  # without one of these nobody is served
+UNMENDED: Final = ("ledger_went_back", "ledger_corrupt", "ledger_gap")  # what is missing must be put back, or its loss accepted
 PROCESSES: Final = (*SERVING, "issuer", "janitor")
 
 
@@ -83,6 +84,8 @@ def not_serving(home: Home, now: Status) -> Unavailable:
     # A supervisor starts again what died, but never what refused to serve.
     dead = why.reason.endswith("_died")
     way = f"If that doesn't help: {RESTART}." if dead else f"It is not tried again by itself: {RESTART}."
+    if why.reason in UNMENDED:
+        way = f"A restart alone changes nothing; after that: {RESTART}."
     return Unavailable(
         f"The home {home.path} is {now.state}: {why.message}", reason=why.reason, advice=f"{why.advice} {way}".strip()
     )

@@ -7,19 +7,23 @@ place of a lost one would hide the loss.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamInfo
+from nats.js.errors import NotFoundError, ServerError
 
 from bus.errors import ConfigError, Unavailable
 
 from .home import Home, write_private
 
 GIB = 1 << 30
+STREAM_KINDS = ("LEDGER", "READS", "ERASED")
 DAY_S = 86_400
 DUPLICATE_WINDOW_S = 0.1  # the least the server takes: idempotency is the projection's, not the stream's
 METADATA_KEY = "cordon"
@@ -59,6 +63,54 @@ def _config(name: str, subject: str) -> StreamConfig:
     )
 
 
+class StreamRoom(msgspec.Struct, frozen=True):
+    """What a stream holds and may hold. `max_bytes` -1: without a limit."""
+
+    stream: str
+    bytes: int
+    max_bytes: int
+
+
+async def streams_room(client: Client, shard: int = 0, most: Mapping[str, int] = MappingProxyType({})) -> list[StreamRoom]:
+    """How full each stream is, after those in `most` (by kind: ledger, reads, erased) were given so many bytes, at once.
+
+    Raises ConfigError (stream_room) for less than a stream holds or more than the server grants; Unavailable.
+    """
+    js, found = client.jetstream(), []
+    try:
+        for kind in STREAM_KINDS:
+            info = await js.stream_info(f"{kind}_{shard}")
+            wanted = most.get(kind.lower())
+            if wanted is not None:
+                info = await _enlarge(js, info, wanted)
+            found.append(StreamRoom(info.config.name or kind, info.state.bytes, info.config.max_bytes or -1))
+    except (NatsError, TimeoutError) as e:
+        raise _failed(e) from None
+    return found
+
+
+async def _enlarge(js: JetStreamContext, info: StreamInfo, wanted: int) -> StreamInfo:
+    name, size = info.config.name or "", info.state.bytes
+    if wanted <= size:
+        raise _no_room(name, wanted, f"it holds {size:,} bytes")
+    try:
+        return await js.update_stream(info.config.evolve(max_bytes=wanted))
+    except ServerError as e:
+        raise _no_room(name, wanted, f"the server says: {e.description}") from None
+
+
+def _no_room(stream: str, wanted: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"{stream} can't have {wanted:,} bytes: {why}.",
+        reason="stream_room",
+        advice="Name more than it holds and no more than `max_file` in the server's configuration.",
+    )
+
+
+def _failed(e: Exception) -> Unavailable:
+    return Unavailable(f"JetStream refused or gave no answer: {e}.", reason="jetstream_failed", advice="See the broker's log.")
+
+
 async def ensure_streams(
     client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1, reads_first: int = 1
 ) -> dict[str, str]:
@@ -70,17 +122,26 @@ async def ensure_streams(
     marker = home.streams(shard)
     try:
         if marker.exists():
-            return await _check(client.jetstream(), msgspec.json.decode(marker.read_bytes(), type=dict[str, str]))
+            return await _check(client.jetstream(), _known(marker))
         ids = {
             config.name or "": await _create(client.jetstream(), config)
             for config in stream_configs(shard, shared=shared, replicas=replicas, reads_first=reads_first)
         }
     except (NatsError, TimeoutError) as e:
-        raise Unavailable(
-            f"JetStream refused or gave no answer: {e}.", reason="jetstream_failed", advice="See the broker's log."
-        ) from None
+        raise _failed(e) from None
     write_private(marker, msgspec.json.encode(ids).decode())
     return ids
+
+
+def _known(marker: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(marker.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as e:
+        raise ConfigError(
+            f"{marker} can't be read ({e}): it names the home's streams.",
+            reason="streams_unknown",
+            advice="Put it back from a copy. If the broker's data is this home's own, remove it: the streams there are taken.",
+        ) from None
 
 
 async def _create(js: JetStreamContext, config: StreamConfig) -> str:

@@ -2,7 +2,8 @@
 
 Invariants: the holder of run/up.lock is the only supervisor of a home; the gatekeeper is started only when the broker greets and
 the streams are those that the home made; one that refused to serve is left alone; a process beside these (BESIDE) that keeps
-dying is left alone too, and the home serves on; what ends the supervisor ends its children.
+dying is left alone too, and the home serves on; what ends the supervisor ends its children. A full disk ends nothing: there will
+be room again, and then a broker that got stuck on it is started again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +28,7 @@ from bus.errors import ConfigError, CordonError, Unavailable
 from .control import Control
 from .home import Home
 from .processes import read_pid, spawn, stop_child, write_pid
+from .scheduled import Scheduled
 from .server import start_server, stop_server
 from .status import Problem, State, Status, utc, write_status
 from .trust import Trust
@@ -34,6 +37,9 @@ TICK_S: Final = 0.05
 GATEKEEPER_STOP_S: Final = 10.0
 BESIDE_STOP_S: Final = 2.0
 EXIT_REFUSED_TO_SERVE: Final = 65  # the gatekeeper's own: it wrote run/gatekeeper.error and a restart can't help
+FULL_FREE_BYTES: Final = 16 << 20  # a disk with less is full …
+FULL_FREE_SHARE: Final = 0.01  # … a small one with less than this
+UNSTICK_AGAIN_S: Final = 15.0  # between two starts of a broker that stores nothing
 EXIT_CONFIG: Final = 2
 EXIT_GAVE_UP: Final = 6
 # One thread each for BLAS and the tokeniser: two collapse under contention (measured).
@@ -74,7 +80,8 @@ def gatekeeper_command(home: Home, shard: int = 0) -> list[str]:
     settings = home.settings()
     quotas = [x for name, number in settings.quotas.items() for x in ("--quota", f"{name}={number}")]
     flags = [flag for flag, on in (("--no-rates", not settings.rates), ("--read-only", settings.read_only)) if on]
-    return [*command, *quotas, *flags]
+    clock = ["--clock", settings.clock] if settings.clock else []
+    return [*command, *quotas, *flags, *clock]
 
 
 def issuer_command(home: Home) -> list[str]:
@@ -103,7 +110,9 @@ class Supervisor:
         self._refused: Problem | None = None  # why the gatekeeper isn't to be started
         self._error: Problem | None = None
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
+        self._scheduled = Scheduled(home)
         self._was_ready = False
+        self._unstick_at = 0.0
         self._shown: Status | None = None
         self._url = ""  # as cordon.toml said at the start: whoever edits that file under a running home stops nothing
         self._stop = threading.Event()
@@ -141,6 +150,7 @@ class Supervisor:
         for name in _STARTED:
             self._bury(name)
         now = time.monotonic()
+        self._unstick(now)
         if "broker" not in self._children and now >= self._start_at["broker"]:
             self._try("broker")
         wanted = "gatekeeper" not in self._children and "broker" in self._children and self._refused is None
@@ -150,6 +160,27 @@ class Supervisor:
         for name in BESIDE:
             if ready and name not in self._children and name not in self._left and now >= self._start_at[name]:
                 self._start_beside(name)
+        if ready:
+            self._scheduled.tick(now)
+
+    def _unstick(self, now: float) -> None:
+        """After its disk was full a broker stores nothing until it is started again, whatever room there is by then."""
+        if now < self._unstick_at or not self.home.broker_stuck.exists() or self._disk_full():
+            return
+        self.home.broker_stuck.unlink(missing_ok=True)
+        if broker := self._children.pop("broker", None):
+            self._unstick_at = now + UNSTICK_AGAIN_S
+            self._log("The broker answers and stores nothing. Starting it again.")
+            broker.kill()  # a stop in good order would write down the sequence of the message that it didn't store
+            stop_server(broker, self.home)
+
+    def _disk_full(self) -> bool:
+        try:
+            found = os.statvfs(self.home.path)
+        except OSError:
+            return False
+        free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        return free < min(FULL_FREE_BYTES, size * FULL_FREE_SHARE)
 
     def _try(self, name: str) -> None:
         """Start it; a start that fails counts as a death, a gatekeeper that may not start as a refusal."""
@@ -161,6 +192,8 @@ class Supervisor:
                 self._log(f"gatekeeper not started: {e}")
             else:
                 self._died(name, str(e))
+        except OSError as e:
+            self._died(name, f"The {name} can't be started: {e.strerror or type(e).__name__}.")
 
     def _start_broker(self) -> None:
         self._children["broker"] = start_server(self.home)
@@ -192,11 +225,18 @@ class Supervisor:
             self._refused = self._read_refusal()
             self._log(f"gatekeeper refuses to serve: {self._refused.message}")
         else:
-            self._died(name, f"The {name} ended with {_how(code)}.")
+            self._died(name, f"The {name} ended with {_how(code)}.{self._last_words(name)}")
 
     def _died(self, name: str, what: str) -> None:
-        delay = self._restarts[name].died(time.monotonic())
         log = self.home.log(name)
+        if name not in BESIDE and self._disk_full():
+            self._start_at[name] = time.monotonic() + self._restarts[name].most_s
+            self._error = Problem(
+                reason="disk_full", message=f"{what} The disk is full.", advice="Free disk space; it goes on by itself."
+            )
+            self._log(f"{what} The disk is full: waiting.")
+            return
+        delay = self._restarts[name].died(time.monotonic())
         policy = self._restarts[name]
         if delay is None and name in BESIDE:
             self._left[name] = Problem(
@@ -216,6 +256,14 @@ class Supervisor:
             return
         self._error = Problem(reason=f"{name}_died", message=what, advice=f"It is started again by itself; see {log}.")
 
+    def _last_words(self, name: str) -> str:
+        """What the gatekeeper wrote down before it died."""
+        try:
+            said = msgspec.json.decode(self.home.gatekeeper_error.read_bytes(), type=Problem).message
+        except (OSError, msgspec.MsgspecError):
+            return ""
+        return f" {said}" if name == "gatekeeper" else ""
+
     def _read_refusal(self) -> Problem:
         try:
             return msgspec.json.decode(self.home.gatekeeper_error.read_bytes(), type=Problem)
@@ -225,6 +273,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop what this supervisor started, and nothing else: an orphan's pid file is what `stop` finds it by."""
+        self._scheduled.stop()
         for name in BESIDE:
             if child := self._children.pop(name, None):
                 stop_child(child, BESIDE_STOP_S)
@@ -259,16 +308,20 @@ class Supervisor:
             pids=pids,
             state=now,
             since=since,
-            error=self._refused or self._error or next(iter(self._left.values()), None),
+            error=self._refused or self._error or next(iter(self._left.values()), None) or self._scheduled.problem,
         )
         if status != self._shown:
-            write_status(self.home, status)
+            try:
+                write_status(self.home, status)
+            except OSError:
+                return  # a full disk: with the next tick
             if not same:
                 self._log(f"state {now}")
             self._shown = status
 
     def _log(self, line: str) -> None:
-        print(f"{utc(time.time())} {line}", flush=True)
+        with suppress(OSError):  # a full disk
+            print(f"{utc(time.time())} {line}", flush=True)
 
 
 async def _check_streams(home: Home) -> None:

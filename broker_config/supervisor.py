@@ -79,9 +79,11 @@ def start(
     detach: bool,
     ready_timeout_s: float = READY_TIMEOUT_S,
     on_line: Callable[[str], None] | None = None,
+    troubles_alone: bool = False,
     gatekeeper: Sequence[str] = (),
 ) -> Status:
-    """Start the home. `on_line` gets a line for people at each change of state.
+    """Start the home. `on_line` gets a line for people at each change of state; with `troubles_alone` only of what goes wrong on
+    the way.
 
     detach: return when it is ready, or degraded because the gatekeeper refuses to serve (`error` says why); all goes on.
     Not detach: return when it was stopped (Ctrl-C, SIGTERM, `cordon down`).
@@ -102,23 +104,27 @@ def start(
         child = spawn(argv, home.log("supervisor"), keep=(lock,), death_signal=None if detach else signal.SIGTERM)
     finally:
         os.close(lock)
-    told = _Teller(home, on_line)
+    told = _Teller(home, on_line, troubles_alone=troubles_alone)
     return _until_ready(child, home, told, ready_timeout_s) if detach else _until_stopped(child, told)
 
 
 class _Teller:
-    """Reports changes of status.json."""
+    """Reports changes of status.json. `troubles_alone`: only while it starts, and only those that come with an error."""
 
-    def __init__(self, home: Home, on_line: Callable[[str], None] | None) -> None:
-        self.home, self._on_line, self._said = home, on_line, ""
+    def __init__(self, home: Home, on_line: Callable[[str], None] | None, *, troubles_alone: bool) -> None:
+        self.home, self._on_line, self._said, self._troubles_alone = home, on_line, "", troubles_alone
 
     def look(self) -> Status | None:
         status = last_status(self.home)
-        line = "" if status is None else _line(status)
+        line = "" if status is None or (self._troubles_alone and not _struggles(status)) else _line(status)
         if line and line != self._said and self._on_line is not None:
             self._on_line(line)
         self._said = line or self._said
         return status
+
+
+def _struggles(status: Status) -> bool:
+    return status.state == "starting" and status.error is not None
 
 
 def _line(status: Status) -> str:

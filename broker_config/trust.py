@@ -68,9 +68,12 @@ class AgentRequest:
     user_token: str = ""
 
 
+NEAR = 0.5  # of difflib's ratio: a typing error or two, or a part of the name
+
+
 def nearest(name: str, known: list[str], noun: str) -> str:
     """Advice that names the closest of `known`."""
-    close = get_close_matches(name, known, n=1, cutoff=0.0)
+    close = get_close_matches(name, known, n=1, cutoff=NEAR)
     return f"Did you mean {close[0]!r}?" if close else f"Add it with `cordon {noun} add`."
 
 

@@ -47,6 +47,8 @@ from .frames import (
     Readers,
     Recall,
     Receipt,
+    Report,
+    Reported,
     Risk,
     Scope,
     Sensitivity,
@@ -89,6 +91,7 @@ class DraftFields(TypedDict, total=False):
     supersedes: str
     idempotency_key: str
     tool: str
+    promotes: str
 
 
 class ReadFields(TypedDict, total=False):
@@ -178,6 +181,17 @@ class MemoryBus:
         self._positions[name] = max(self._positions.get(name, 0), receipt.position)
         return receipt
 
+    async def promote(self, id: str, *, project: str | None = None, **fields: Unpack[DraftFields]) -> Receipt:
+        """Have what a task learnt be a memory of the whole project: a new one, with the text, evidence and kind of `id`.
+
+            receipt = await memory.promote(finding.id)
+
+        It derives from the old one, so it is trusted no more, and may be held like any write. `fields` as for `write`, but for
+        content, kind, scope and evidence. Raises WriteRejected (`promotes_unknown`: not of a task, over, or not yours to read),
+        Conflict (`promoted_already`).
+        """
+        return await self.write(Draft(content="", promotes=id), project=project, **fields)
+
     async def query(self, text: str | Query, *, project: str | None = None, **fields: Unpack[QueryFields]) -> Recall:
         """Ask a question: `text`, or a Query that `fields` override. Answers what policy and gate admit, best first.
 
@@ -193,6 +207,19 @@ class MemoryBus:
         """Memories by id (one, or up to 64): decided and recorded like a query. What may not be seen is simply absent."""
         wanted = [ids] if isinstance(ids, str) else list(ids)
         return await self._read(msgspec.structs.replace(Get(ids=wanted), **fields), project)
+
+    async def report(self, used: str | Iterable[str], *, project: str | None = None) -> Reported:
+        """Say which memories (ids, up to 64) were of use: they expire later, up to what their kind may live. Reading alone
+        moves nothing.
+
+            recall = await memory.query("how do we log in to staging?")
+            await memory.report(recall.ids)
+
+        `extended` are those whose end moved, with the new one. Raises Rejected (`used_unknown`) for what this agent wasn't
+        served.
+        """
+        ids = [used] if isinstance(used, str) else list(used)
+        return await self._session.ask(Report(used=ids), Reported, project=self._session.project(project))
 
     async def _read(self, request: Query | Get, project: str | None) -> Recall:
         labels, name = self._here(), self._session.project(project)

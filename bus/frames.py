@@ -68,7 +68,8 @@ class Answer(Frame, frozen=True, kw_only=True, omit_defaults=False):
 class Draft(Frame, frozen=True, kw_only=True, tag="draft"):
     """What an agent asks to store: no identity, no trust. Claims can only tighten.
 
-    `origin` empty = the key's maximum; `ttl` in seconds.
+    `origin` empty = the key's maximum; `ttl` in seconds. `promotes`: the id of a memory of a task that is to be one of the
+    project: its text, evidence and kind are taken, and this draft has none of its own.
     """
 
     content: str
@@ -96,6 +97,7 @@ class Draft(Frame, frozen=True, kw_only=True, tag="draft"):
     supersedes: str = ""
     idempotency_key: str = ""
     tool: str = ""
+    promotes: str = ""
 
 
 class Query(Frame, frozen=True, kw_only=True, tag="query"):
@@ -129,6 +131,12 @@ class Get(Frame, frozen=True, kw_only=True, tag="get"):
     user: str = ""
     intent: Intent = "answer"
     tool_risk: Risk = "none"
+
+
+class Report(Frame, frozen=True, kw_only=True, tag="report"):
+    """These memories (ids, at most 64) were of use: each lives on, up to its kind's most. Only what this agent was served."""
+
+    used: list[str]
 
 
 class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
@@ -331,6 +339,13 @@ class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
     position: int = 0
 
 
+class Reported(Answer, frozen=True, kw_only=True, tag="reported"):
+    """Answer to a report: the memories whose end moved, with the new one. Of the others it was late enough, or is fixed."""
+
+    extended: dict[str, str] = {}
+    position: int = 0
+
+
 class Delegated(Answer, frozen=True, kw_only=True, tag="delegated"):
     """A child: who it is, and its signed credential `jwt`. `chain`: the delegating agents' ids, root first."""
 
@@ -377,7 +392,8 @@ class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"
 class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     """Plan, apply or force a hold. `selector`: memory ids, `agent:NAME`, `run:LABEL`, `source:URI`.
 
-    `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply.
+    `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply. `rollback`: a
+    case; plan to hold, instead of what a selector names, all that was written in its roots' projects since its first root.
     """
 
     selector: list[str] = []
@@ -387,6 +403,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     suspects: bool = False
     message: str = ""
     cursor: int = 0
+    rollback: str = ""
 
 
 class Release(Frame, frozen=True, kw_only=True, tag="release"):
@@ -472,6 +489,24 @@ class LegalHoldRequest(Frame, frozen=True, kw_only=True, tag="legal_hold"):
     cursor: int = 0
 
 
+class Prune(Frame, frozen=True, kw_only=True, tag="prune"):
+    """End memories that nobody needs. plan: of a project what nobody was served, names no source and is older than `older_than`
+    seconds, of these `kinds` (none = all but rule, decision, constraint); or, with a `task` that is over, what is left of it.
+
+    apply: the plan `plan`. undo: the end `end`. list: a page of ends from `cursor` on. `message` is required to apply and undo.
+    """
+
+    action: Literal["plan", "apply", "undo", "list"] = "list"
+    project: str = ""
+    kinds: list[Kind] = []
+    older_than: int = 0
+    task: str = ""
+    plan: str = ""
+    end: str = ""
+    message: str = ""
+    cursor: int = 0
+
+
 # --- operators: answers ---------------------------------------------------------------------------
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One node of a plan, case or trace."""
@@ -488,7 +523,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
-    """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see."""
+    """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see.
+
+    `again`: the first of `again_count` memories that are superseded by a member, and current once that is held. `rollback`: the
+    case that it goes back before.
+    """
 
     plan: str
     roots: list[str]
@@ -510,6 +549,9 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     position: int = 0
     next: int | None = None
     closure_ms: float = 0.0
+    again: list[Member] = []
+    again_count: int = 0
+    rollback: str = ""
 
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):
@@ -655,6 +697,41 @@ class LegalHolds(Answer, frozen=True, kw_only=True, tag="legal_holds"):
     next: int | None = None
 
 
+class Pruned(Answer, frozen=True, kw_only=True, tag="pruned"):
+    """A plan to end memories, or what came of it: they have expired, nothing is erased. `members`: the first of `count`.
+
+    `why`: pruned, task, or session (a closed context's operational notes). `kept`: how many it spares, by reason; `more`: beyond
+    what one plan takes. `promoted`: members that live on in their project. `left`: members of the plan that may end no more.
+    """
+
+    plan: str = ""
+    end: str = ""
+    state: Literal["plan", "ended", "undone"]
+    why: Literal["pruned", "task", "session"]
+    message: str = ""
+    by: str = ""
+    members: list[Member] = []
+    count: int
+    more: int = 0
+    promoted: int = 0
+    left: int = 0
+    by_kind: dict[str, int] = {}
+    by_agent: dict[str, int] = {}
+    kept: dict[str, int] = {}
+    until: str = ""
+    ended_at: str = ""
+    undone_at: str | None = None
+    position: int = 0
+
+
+class Prunings(Answer, frozen=True, kw_only=True, tag="prunings"):
+    """A page of ends, newest first, without their members."""
+
+    ends: list[Pruned]
+    position: int = 0
+    next: int | None = None
+
+
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
 
@@ -780,22 +857,24 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
     position: int = 0
 
 
-MemoryRequest = Draft | Query | Get | Ack | Sync | Delegate
+MemoryRequest = Draft | Query | Get | Report | Ack | Sync | Delegate
 OpsRequest = (
     Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery | LegalHoldRequest
+    | Prune
 )  # fmt: skip
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify | AdmErased
 Reply = (
-    Receipt | Recall | Refusal | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer | Stats
-    | Erasure | Erasures | LegalHolds | Done
+    Receipt | Recall | Refusal | Reported | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer
+    | Stats | Erasure | Erasures | LegalHolds | Pruned | Prunings | Done
 )  # fmt: skip
 Push = Feed | Notice
 
 # The verb of the subject decides which request a frame must be: one table for client and gatekeeper.
 VERB_OF: dict[type[Frame], str] = {
-    Draft: "write", Query: "query", Get: "get", Ack: "ack", Sync: "sync", Delegate: "delegate",
+    Draft: "write", Query: "query", Get: "get", Report: "report", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
     ContextRequest: "context", StatsRequest: "stats", Erase: "erase", ErasureQuery: "erase", LegalHoldRequest: "erase",
+    Prune: "prune",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
     AdmVerify: "verify", AdmErased: "erased",
 }  # fmt: skip

@@ -6,9 +6,9 @@
         case = await desk.apply(plan.plan, "the source was forged")
         await desk.release(case.case, "false alarm")
 
-Invariants: a change (apply, hold_now, release, review, close_context, erase, a legal hold) is sent again only if the broker
-proves that nobody got it, so it never happens twice: when its answer is lost it raises DeadlineExceeded, and `cases()` or
-`erasures()` tells what happened. Paged answers come whole.
+Invariants: a change (apply, hold_now, release, review, close_context, erase, prune, undo_end, a legal hold) is sent again only if
+the broker proves that nobody got it, so it never happens twice: when its answer is lost it raises DeadlineExceeded, and
+`cases()`, `erasures()` or `ends()` tells what happened. Paged answers come whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -34,11 +34,15 @@ from .frames import (
     ErasureQuery,
     Erasures,
     Hold,
+    Kind,
     LegalHold,
     LegalHoldRequest,
     LegalHolds,
     OpsRequest,
     Plan,
+    Prune,
+    Pruned,
+    Prunings,
     Release,
     Review,
     Stats,
@@ -51,6 +55,7 @@ from .frames import (
 from .session import Session, open_session
 from .transport import Timing
 
+PRUNE_AFTER_S: Final = 90 * 86_400  # as long as who was served what is kept at least
 Selector = str | Sequence[str]
 EdgeKind = Literal["declared", "copied", "served"]
 A = TypeVar("A", bound=Answer)
@@ -80,7 +85,17 @@ class Desk:
 
         suspects: list probable descendants by `served` edges too.
         """
-        request = Hold(selector=_selected(selector), dry_run=True, suspects=suspects)
+        return await self._plan(Hold(selector=_selected(selector), dry_run=True, suspects=suspects))
+
+    async def plan_rollback(self, case: str) -> Plan:
+        """What takes the projects of a case's roots back to before its first root; applied like a hold.
+
+        All that was written into them since is held with what came of it; `again` names what is current then. `release` of the
+        case that `apply` opens undoes it.
+        """
+        return await self._plan(Hold(rollback=case, dry_run=True))
+
+    async def _plan(self, request: Hold) -> Plan:
         first = await self._look(request, Plan)
         pages = await self._rest(
             first, lambda cursor: self._look(msgspec.structs.replace(request, plan=first.plan, cursor=cursor), Plan)
@@ -147,6 +162,35 @@ class Desk:
         first = await self._look(LegalHoldRequest(), LegalHolds)
         pages = await self._rest(first, lambda cursor: self._look(LegalHoldRequest(cursor=cursor), LegalHolds))
         return [hold for page in pages for hold in page.holds]
+
+    # --- end what nobody needs --------------------------------------------------------------------
+    async def plan_pruning(self, project: str, kinds: Sequence[Kind] = (), older_than_s: int = PRUNE_AFTER_S) -> Pruned:
+        """What `prune` would end: memories of the project that are as old, name no source, and that nobody was ever served.
+
+        kinds: only these; none = all but rule, decision, constraint. Nothing is changed; `plan` is good for 60 minutes.
+        """
+        return await self._look(Prune(action="plan", project=project, kinds=list(kinds), older_than=older_than_s), Pruned)
+
+    async def plan_compaction(self, project: str, task: str) -> Pruned:
+        """What `prune` would end of a task that is over: its task-scoped memories, but for what lasts or a person stated.
+
+        Rejected (`task_open`) until a memory of the task says that it is resolved or abandoned.
+        """
+        return await self._look(Prune(action="plan", project=project, task=task), Pruned)
+
+    async def prune(self, plan: str, message: str) -> Pruned:
+        """Have the members of a plan expire, but for those that were read, held or promoted since. `undo_end` takes its `end`."""
+        return await self._change(Prune(action="apply", plan=plan, message=message), Pruned)
+
+    async def undo_end(self, end: str, message: str) -> Pruned:
+        """Have what one `end` took live on. Conflict if that was done already."""
+        return await self._change(Prune(action="undo", end=end, message=message), Pruned)
+
+    async def ends(self) -> list[Pruned]:
+        """What was pruned or compacted, or ended with its session, newest first, without members."""
+        first = await self._look(Prune(), Prunings)
+        pages = await self._rest(first, lambda cursor: self._look(Prune(cursor=cursor), Prunings))
+        return [end for page in pages for end in page.ends]
 
     # --- find out ---------------------------------------------------------------------------------
     async def case(self, id: str) -> Case:

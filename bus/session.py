@@ -65,7 +65,7 @@ class Session:
 
     def _no_project(self, name: str) -> Denied:
         projects = self.credential.projects
-        near = difflib.get_close_matches(name, projects, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(name, projects, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return Denied(
             f"This credential has no project {name[: limits.NAME_CHARS_MAX]!r}.{hint}",

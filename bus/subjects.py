@@ -25,7 +25,7 @@ _USER = re.compile(r"usr_[a-z2-7]{16}\Z")
 MEMORY_VERBS = ("write", "query", "get", "bind", "report", "feedback", "correct", "forget", "delegate", "ack", "sync")
 OPS_VERBS = (
     "why", "root", "trace", "exposure", "hold", "release", "review", "freeze", "thaw", "case", "context",
-    "audit", "verify", "scan", "erase", "stats",
+    "audit", "verify", "scan", "erase", "stats", "prune",
 )  # fmt: skip
 ADMIN_VERBS = ("tenant", "project", "agent", "registry", "policy", "verify", "status", "quiesce", "erased")
 FEED_KINDS = ("memory", "held", "released", "superseded", "erased")

@@ -51,8 +51,10 @@ class MemoryBus(_Blocking[client.MemoryBus]):
     """An agent's shared memory; the methods of `bus.MemoryBus`."""
 
     write = _blocking(client.MemoryBus.write)
+    promote = _blocking(client.MemoryBus.promote)
     query = _blocking(client.MemoryBus.query)
     get = _blocking(client.MemoryBus.get)
+    report = _blocking(client.MemoryBus.report)
     delegate = _blocking(client.MemoryBus.delegate)
     ack = _blocking(client.MemoryBus.ack)
     sync = _blocking(client.MemoryBus.sync)
@@ -66,6 +68,7 @@ class Desk(_Blocking[operator.Desk]):
     """An operator's desk; the methods of `bus.Desk`."""
 
     plan = _blocking(operator.Desk.plan)
+    plan_rollback = _blocking(operator.Desk.plan_rollback)
     apply = _blocking(operator.Desk.apply)
     hold_now = _blocking(operator.Desk.hold_now)
     release = _blocking(operator.Desk.release)
@@ -85,6 +88,11 @@ class Desk(_Blocking[operator.Desk]):
     place_legal_hold = _blocking(operator.Desk.place_legal_hold)
     lift_legal_hold = _blocking(operator.Desk.lift_legal_hold)
     legal_holds = _blocking(operator.Desk.legal_holds)
+    plan_pruning = _blocking(operator.Desk.plan_pruning)
+    plan_compaction = _blocking(operator.Desk.plan_compaction)
+    prune = _blocking(operator.Desk.prune)
+    undo_end = _blocking(operator.Desk.undo_end)
+    ends = _blocking(operator.Desk.ends)
 
 
 @contextmanager

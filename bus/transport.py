@@ -334,7 +334,7 @@ class NatsTransport:
         return Denied(
             f"The broker refused the credential of {self._credential.name or self._credential.key}: {self._last_error}.",
             reason="credential_refused",
-            advice="It is expired, revoked or of another home: ask the operator for a new one.",
+            advice="It is expired, revoked, of a suspended tenant or of another home: ask the operator.",
         )
 
     async def _on_disconnected(self) -> None:

@@ -23,10 +23,11 @@ REPLICAS = {1: 1, 3: 3}  # of the streams, by the number of servers
 
 
 def register(app: typer.Typer) -> None:
-    broker = group(app, "broker", "Servers that run elsewhere: render, init, check.", panel=HOME)
+    broker = group(app, "broker", "Servers that run elsewhere: render, init, check; and room for the ledger.", panel=HOME)
     command(broker, "render", example="cordon broker render --layout three --into ./cluster")(render)
     command(broker, "init", example="cordon broker init")(init)
     command(broker, "check", example="cordon broker check ./cluster")(check)
+    command(broker, "room", example="cordon broker room --ledger 20")(room)
     command(app, "gate", example="cordon gate --nats tls://a:4222,tls://b:4222 --ca ./gate/ca.crt --data ./gate")(gate)
 
 
@@ -165,6 +166,28 @@ def check(
         f"cordon: {NAMES[Exit.REFUSED]}: {len(faults)} faults in {len(found)} files: {faults[0][1].check}. {faults[0][1].advice}"
     )
     return Exit.REFUSED
+
+
+def room(
+    call: Call,
+    ledger: Annotated[int | None, typer.Option("--ledger", metavar="GIB", help="Give the ledger so much.")] = None,
+    reads: Annotated[int | None, typer.Option("--reads", metavar="GIB", help="Give the record of reads so much.")] = None,
+    erased: Annotated[int | None, typer.Option("--erased", metavar="GIB", help="Give the stripped blocks so much.")] = None,
+) -> int | None:
+    """Show how full the ledger's streams are, and give them more room while everything runs."""
+    from broker_config.streams import GIB
+
+    given = {"ledger": ledger, "reads": reads, "erased": erased}
+    most = {kind: gib * GIB for kind, gib in given.items() if gib is not None}
+    if any(size < GIB for size in most.values()):
+        raise usage("A stream has at least 1 GiB.", reason="stream_room", advice="Name whole GiB, as --ledger 20.")
+    found = call.ask_control(lambda control: control.streams_room(most))
+    if call.json:
+        print_json({"streams": [{"stream": x.stream, "bytes": x.bytes, "max_bytes": x.max_bytes} for x in found]})
+        return None
+    rows = [(x.stream, f"{x.bytes / GIB:.2f}", f"{x.max_bytes / GIB:g}", f"{x.bytes / max(1, x.max_bytes):.1%}") for x in found]
+    show(table(("stream", "GiB", "of", "full"), rows))
+    return None
 
 
 def gate(

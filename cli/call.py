@@ -243,6 +243,6 @@ def environment() -> Mapping[str, str]:
 
 
 def _unknown(noun: str, name: str, known: list[str], command: str) -> Failure:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}?" if near else f"Add it with `{command}`."
     return usage(f"There is no {noun} {name!r} in this home.", reason=f"{noun}_unknown", advice=hint, field="as")

@@ -23,6 +23,7 @@ def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
         facts(
             {
                 "plan": plan.plan,
+                **({"back to before": plan.rollback} if plan.rollback else {}),
                 "good until": plan.expires_at,
                 "would hold": _count(plan.count, plan.elsewhere),
                 "by agent": _counts(plan.by_agent),
@@ -38,10 +39,14 @@ def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
         )
     )
     show_members(plan.members)
+    if plan.again:
+        show(f"current again, because what supersedes them is held: {plan.again_count:,}")
+        show_members(plan.again, with_hops=False)
     if plan.suspects:
         show(f"suspects, {'held too, in a case that ends by itself' if with_suspects else 'held only with --suspects'}:")
         show_members(plan.suspects)
-    show(f"apply it: cordon hold --plan {plan.plan} -m REASON{chosen}")
+    verb = "rollback" if plan.rollback else "hold"
+    show(f"apply it: cordon {verb} --plan {plan.plan} -m REASON{chosen}")
 
 
 def show_case(case: Case, *, csv: bool = False) -> None:

@@ -17,6 +17,7 @@ CaseId = Annotated[str, typer.Argument(metavar="CASE", help="A case: full id, or
 
 def register(app: typer.Typer) -> None:
     command(app, "hold", example="cordon hold 7h2k9x1q --dry-run --as acme/ops", panel=DESK)(hold)
+    command(app, "rollback", example="cordon rollback 3m5n8p2r --as acme/ops", panel=DESK)(rollback)
     command(app, "release", example="cordon release 3m5n8p2r -m 'false alarm' --as acme/ops", panel=DESK)(release)
     command(app, "review", example="cordon review 7h2k9x1q --accept -m 'checked' --as acme/ops", panel=DESK)(review)
     cases = group(app, "case", "List and show cases: holds with their reason.", panel=DESK)
@@ -60,6 +61,31 @@ def hold(
     if case.state == "pending":
         note(f"cordon: {NAMES[Exit.INCOMPLETE]}: all is held, the ledger has not confirmed it yet: see `cordon case show`.")
         return Exit.INCOMPLETE
+    return None
+
+
+def rollback(
+    call: Call,
+    case: Annotated[str, typer.Argument(metavar="[CASE]", help="A case: full id, or its last 8 characters.")] = "",
+    plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan that was shown; needs -m.")] = "",
+    message: Message = "",
+) -> int | None:
+    """Take a project back to before a case's first root.
+
+    Shows a plan: all that was written into the projects of the case's roots since then would be held, with what came of it,
+    and what it superseded is current again. --plan ID applies it, as a case of its own: `cordon release` undoes it. Exit 3 if
+    the plan is stale.
+    """
+    if bool(case) == bool(plan):
+        raise usage("Name a case, or a plan with --plan.", reason="hold_how", advice="`cordon rollback CASE` shows a plan first.")
+    if plan:
+        return hold(call, plan=plan, message=message)
+    with progress("looking at what was written since"):
+        planned = call.ask_desk(lambda desk: desk.plan_rollback(case))
+    if call.json:
+        print_json(planned)
+    else:
+        show_plan(planned, with_suspects=False, chosen=call.chosen())
     return None
 
 

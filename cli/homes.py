@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -45,21 +45,21 @@ def up(
     An empty home has nobody in it: go on with `cordon tenant add`, or take `cordon quickstart` instead.
     """
     if detach:
-        return _told(call, ensure_up(call.home))
+        return _told(call, ensure_up(call.home, None if call.json else note))
     from broker_config.supervisor import start
 
     return _told(call, start(call.home, detach=False, on_line=None if call.json else note))
 
 
-def ensure_up(home: Home) -> Status:
-    """The running home: started in the background, unless it is up already."""
+def ensure_up(home: Home, on_line: Callable[[str], None] | None = None) -> Status:
+    """The running home: started in the background, unless it is up already. `on_line` hears of troubles on the way."""
     from broker_config.supervisor import read_status, start
 
     running = read_status(home)
     if running is not None and running.state == "ready":
         return running
     with progress("starting broker and gatekeeper"):
-        return start(home, detach=True)
+        return start(home, detach=True, on_line=on_line, troubles_alone=True)
 
 
 def down(call: Call) -> int | None:
@@ -182,13 +182,33 @@ def use(
     return None
 
 
+def _missing(now: Status) -> list[str]:
+    """What runs beside in a home that is ready, and doesn't run."""
+    from broker_config.supervision import BESIDE
+
+    gone = [name for name in BESIDE if name not in now.pids] if now.state == "ready" and now.pids else []
+    return [f"the {name} doesn't run: see logs/{name}.log" for name in gone]
+
+
+def _restored(call: Call) -> dict[str, Any]:
+    """Whether agents can write in the home, and of what it was made if it was restored."""
+    import json
+
+    found: dict[str, Any] = {"read_only": call.home.settings().read_only}
+    if call.home.restored.exists():
+        made = json.loads(call.home.restored.read_bytes())
+        found["restored"] = {name: made.get(name) for name in ("snapshot", "at", "by")} | {"only": made.get("only") or {}}
+        found["read_only"] = found["read_only"] or bool(made.get("only"))
+    return found
+
+
 def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> int | None:
     """Print a status. 6 unless the home is ready, or was stopped on request."""
     import msgspec
 
     from broker_config.status import not_serving
 
-    document = {"home": str(call.home.path), **msgspec.to_builtins(now)}
+    document = {"home": str(call.home.path), **msgspec.to_builtins(now), **_restored(call)}
     if gatekeeper is not None:
         document["gatekeeper"] = gatekeeper
     if call.json:
@@ -198,8 +218,16 @@ def _told(call: Call, now: Status, gatekeeper: dict[str, Any] | None = None) -> 
         counts = {
             name: str(value) for name, value in (gatekeeper or {}).items() if isinstance(value, (int, float, str)) and value != ""
         }
+        if document.get("restored"):
+            made = document["restored"]
+            only = ", ".join(f"{k} {v}" for k, v in made["only"].items())
+            counts["restored"] = f"from {made['snapshot']}, as of {made['at']}" + (f"; only {only}" if only else "")
+        if document.get("read_only"):
+            counts["read_only"] = "agents can't write in it"
         place = {"state": now.state, "url": now.url, "home": str(call.home.path), "processes": pids, "since": now.since}
         show(facts({**place, **counts}))
+        for trouble in (*_missing(now), *(gatekeeper or {}).get("troubles", ())):
+            note(f"cordon: attention: {render_untrusted(trouble)}")
     if (now.state == "ready" and now.error is None) or (now.state == "stopped" and gatekeeper is None):
         return None
     if now.state == "degraded":

@@ -104,7 +104,7 @@ def write(
     if call.json:
         print_json(receipt)
     else:
-        _show_receipt(receipt)
+        show_receipt(receipt)
     return None
 
 
@@ -234,7 +234,7 @@ def _words(kind: type[msgspec.Struct], field: str) -> list[str]:
 
 
 # --- showing ----------------------------------------------------------------------------------------
-def _show_receipt(receipt: Receipt) -> None:
+def show_receipt(receipt: Receipt) -> None:
     show(str(receipt))
     if receipt.reasons:
         show(f"reasons: {', '.join(receipt.reasons)}")

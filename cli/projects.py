@@ -8,6 +8,7 @@ import typer
 
 from .admin import Name, TenantName, cell, listed, told
 from .call import Call
+from .cases import required_message
 from .command import PEOPLE, Message, command, group
 from .exits import usage
 from .output import facts, print_json, show, table
@@ -112,6 +113,7 @@ def project_set(
     settings = {key: value for key, value in given.items() if value is not None}
     if not settings and display is None:
         raise usage("Nothing to set was named.", reason="setting_missing", advice="See `cordon project set --help`.")
+    _check(settings)
     done = call.ask_control(
         lambda control: control.projects.set(tenant, name, settings, display=display, message=message, by=me())
     )
@@ -157,7 +159,8 @@ def project_delete(call: Call, tenant: TenantName, name: Name, message: Message 
 
 def member_add(call: Call, tenant: TenantName, name: Name, agent: AgentName, message: Message = "") -> int | None:
     """Make an agent a member of a project."""
-    done = call.ask_control(lambda control: control.projects.member_add(tenant, name, agent, message=message, by=me()))
+    reason = required_message(message)
+    done = call.ask_control(lambda control: control.projects.member_add(tenant, name, agent, message=reason, by=me()))
     then = "" if done["carried"] else f"; its credential carries the project after: cordon agent rotate {tenant} {agent}"
     return told(call, done, f"agent {agent} is a member of {name}{then}")
 
@@ -167,7 +170,8 @@ def member_remove(call: Call, tenant: TenantName, name: Name, agent: AgentName, 
 
     Its credential is replaced by one without the project, and the old one is cut.
     """
-    done = call.ask_control(lambda control: control.projects.member_remove(tenant, name, agent, message=message, by=me()))
+    reason = required_message(message)
+    done = call.ask_control(lambda control: control.projects.member_remove(tenant, name, agent, message=reason, by=me()))
     then = (
         f"its new credential: {done['creds']}"
         if done["creds"]
@@ -179,9 +183,32 @@ def member_remove(call: Call, tenant: TenantName, name: Name, agent: AgentName, 
 def _move(call: Call, tenant: str, name: str, action: Move, message: str, others: list[str] | None = None) -> dict[str, Any]:
     if others is not None and not others:
         raise usage("No other project was named.", reason="other_missing", advice="Give --with NAME for each.", field="with")
+    if name in (others or ()):
+        raise usage(f"--with {name} is the project itself.", reason="other_missing", advice="Name another.", field="with")
+    reason = required_message(message)
     return call.ask_control(
-        lambda control: control.projects.move(tenant, name, action, others=others or (), message=message, by=me())
+        lambda control: control.projects.move(tenant, name, action, others=others or (), message=reason, by=me())
     )
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Exit 2, naming the option and its value, if one can't be set so."""
+    import msgspec
+
+    from gate.config import ProjectSettings
+
+    for key, value in settings.items():
+        try:
+            msgspec.convert({key: value}, ProjectSettings)
+        except msgspec.ValidationError as e:
+            option, given = key.replace("_", "-"), ", ".join(value) if isinstance(value, list) else value
+            why = str(e).partition(" - at")[0]
+            raise usage(
+                f"--{option} can't be {given!r}: {why}.",
+                reason="setting_invalid",
+                advice="See `cordon project set --help`.",
+                field=key,
+            ) from None
 
 
 def _list(given: list[str] | None) -> list[str] | None:

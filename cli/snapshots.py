@@ -1,4 +1,4 @@
-"""Copies of a home, homes made of them, and the drill."""
+"""Copies of a home, and homes made of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def register(app: typer.Typer) -> None:
     command(snapshots, "prune", example="cordon snapshot prune --keep 30")(snapshot_prune)
     command(app, "backup", example="cordon backup --to /mnt/backup/cordon")(backup)
     command(app, "restore", example="cordon restore --snapshot before-upgrade --into ./looked-at")(restore)
-    command(app, "drill", example="cordon drill")(drill)
 
 
 def snapshot_create(
@@ -82,7 +81,8 @@ def snapshot_verify(call: Call, snapshot: Named) -> int | None:
 
     snapshots = Snapshots(call.existing_home())
     found = snapshots.verify(snapshots.find(snapshot))
-    found.pop("cut")
+    for internal in ("cut", "drill"):
+        found.pop(internal)
     if call.json:
         print_json({"snapshot": snapshot, **found})
     else:
@@ -90,7 +90,7 @@ def snapshot_verify(call: Call, snapshot: Named) -> int | None:
             facts({"blocks": f"{found['blocks']:,}", "events": f"{found['events']:,}"}), *map(render_untrusted, found["findings"])
         )
         show("" if found["findings"] else "no findings")
-    return _found(found["findings_count"], "the snapshot")
+    return findings_exit(found["findings_count"], "the snapshot")
 
 
 def snapshot_prune(
@@ -135,12 +135,21 @@ def restore(
     live: Annotated[
         bool, typer.Option("--live", metavar="", help="Agents may write in it: it takes the place of the home.")
     ] = False,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="This tenant alone; a part, to look at.")] = "",
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Only what was written into this project.")] = "",
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="Only what is about this end user.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="Only what this agent wrote, and those that it delegated to.")
+    ] = "",
     message: Message = "",
 ) -> int | None:
     """Make a new home of a snapshot or backup; read-only for agents unless --live is said.
 
     Erasures, holds, revocations and tighter settings that came later are carried over from the live home, if it is there; who
     restored it, and from what, stands in its ledger. Start it with `cordon --home FOLDER up`.
+
+    With --tenant, --project, --user or --agent (all that are given must fit) it has the text of those memories alone. Others of
+    that tenant are there by id, labels and lineage, shown as erased; other tenants aren't. Nobody can ever write in such a part.
     """
     from broker_config.restore import Restore, Wish
     from broker_config.snapshots import Snapshots
@@ -149,8 +158,10 @@ def restore(
         raise usage("No folder for the new home was named.", reason="into_missing", field="into", advice="Give --into FOLDER.")
     if at and position:
         raise usage("--at and --position exclude each other.", reason="cut_twice", advice="Give one of them.")
-    copy = _named_or_newest(Snapshots(call.home), snapshot)
-    wish = Wish(into=Path(into), by=me(), why=message, position=position, before_ms=_ms(at) if at else 0, live=live)
+    copy = named_or_newest(Snapshots(call.home), snapshot)
+    given = {"tenant": tenant, "project": project, "user": user, "agent": agent}
+    only = {name: value for name, value in given.items() if value}
+    wish = Wish(into=Path(into), by=me(), why=message, position=position, before_ms=_ms(at) if at else 0, live=live, only=only)
     with progress("restoring") as words:
         made = Restore(call.home, copy, lambda told: words(walked(told))).run(wish)
     if call.json:
@@ -159,41 +170,22 @@ def restore(
         carried = ", ".join(f"{kind} {n:,}" for kind, n in made["carried"].items()) or "nothing"
         shown = {"home": made["home"], "as of": f"block {made['block']:,}, {made['at']}", "memories": f"{made['memories']:,}"}
         lost = made["left_out"]
+        if only:
+            shown |= {"only": ", ".join(f"{k} {v}" for k, v in made["only"].items())}
+            shown |= {"without text": f"{made['stubs']:,} others of the tenant: ids, labels and lineage"}
         shown |= {"carried over": carried, "left out": f"{lost['events']:,} later events, {lost['memories']:,} of them memories"}
         show(facts({k: render_untrusted(v) for k, v in shown.items()}))
-        show("Agents can't write in it (read_only in its cordon.toml)." if made["read_only"] else "It is live.")
+        if only:
+            show("It is a part of the ledger: nobody can write in it, and it can't be made live.")
+        else:
+            show("Agents can't write in it (read_only in its cordon.toml)." if made["read_only"] else "It is live.")
     if not made["later"]:
         note(f"cordon: later erasures, holds and revocations could not be looked up: {render_untrusted(made['later_why_not'])}.")
     return None
 
 
-def drill(
-    call: Call, snapshot: Annotated[str, typer.Option("--snapshot", metavar="SNAPSHOT", help="Else the newest.")] = ""
-) -> int | None:
-    """Restore the newest snapshot into a scratch folder and verify it: how long it takes, and what would be lost.
-
-    Its history is kept in the home's drills.jsonl. Exit 1 with findings.
-    """
-    from broker_config.restore import drill as run_drill
-    from broker_config.snapshots import Snapshots
-
-    home = call.existing_home()
-    copy = _named_or_newest(Snapshots(home), snapshot)
-    with progress("restoring") as words:
-        done = run_drill(home, copy, lambda told: words(walked(told)))
-    if call.json:
-        print_json(done)
-    else:
-        lost = done["lost"]
-        shown = {"snapshot": done["snapshot"], "memories": f"{done['memories']:,}", "ready after": f"{done['seconds']:g} s"}
-        shown["would be lost"] = f"{lost['seconds']:,} s: {lost['events']:,} events, {lost['memories']:,} of them memories"
-        show(facts({k: render_untrusted(v) for k, v in shown.items()}), *map(render_untrusted, done["findings"]))
-        show("" if done["findings"] else "no findings")
-    return _found(len(done["findings"]), "the drill")
-
-
 # --- words --------------------------------------------------------------------------------------------
-def _named_or_newest(snapshots: Any, name: str) -> Copy:
+def named_or_newest(snapshots: Any, name: str) -> Copy:
     if name:
         found: Copy = snapshots.find(name)
         return found
@@ -242,7 +234,7 @@ def _tell(call: Call, copy: Copy, more: dict[str, int] | None = None) -> None:
     show(facts({k: render_untrusted(v) for k, v in shown.items()}))
 
 
-def _found(count: int, whose: str) -> int | None:
+def findings_exit(count: int, whose: str) -> int | None:
     if not count:
         return None
     note(f"cordon: {NAMES[Exit.REFUSED]}: {whose} has {count} finding{'' if count == 1 else 's'}.")

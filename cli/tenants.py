@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .call import Call
+from .cases import required_message
 from .command import Message, command
 from .exits import Exit, Failure, usage
 from .output import facts, note, print_json, show
@@ -64,7 +65,8 @@ def tenant_delete(
             advice=f"Give --confirm {name} if you mean it.",
             field="confirm",
         )
-    done = call.ask_control(lambda control: control.tenants.delete(name, without_export=without_export, message=message, by=me()))
+    reason = required_message(message)
+    done = call.ask_control(lambda control: control.tenants.delete(name, without_export=without_export, message=reason, by=me()))
     if call.json:
         print_json(done)
     else:

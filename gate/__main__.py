@@ -21,8 +21,10 @@ def main() -> int:
     mode.add_argument("--verify", action="store_true", help="verify ledger and projections, print lines of JSON")
     mode.add_argument("--capture", type=Path, metavar="FOLDER", help="copy the ledger's new blocks into a folder")
     mode.add_argument("--check", type=Path, metavar="FOLDER", help="read such a copy again, print what is wrong with it")
+    mode.add_argument("--compare", type=Path, metavar="FOLDER", help="compare a restored ledger's copy with the one it is of")
     mode.add_argument("--pour", type=Path, metavar="FOLDER", help="make the ledger of a new home of such a copy")
-    parser.add_argument("--position", type=int, default=0, metavar="BLOCK", help="with --check: where a restore is to stop")
+    parser.add_argument("--position", type=int, default=0, metavar="BLOCK", help="with --check, --compare: where a restore stops")
+    parser.add_argument("--with", dest="with_", type=Path, default=Path(), metavar="FOLDER", help="with --compare: the latter")
     parser.add_argument("--before", type=int, default=0, metavar="MS", help="with --check: … by the time of its last block")
     parser.add_argument("--wanted", default="", metavar="JSON", help="with --pour: see gate.snapshots.pour.Wanted")
     parser.add_argument("--read-only", action="store_true", help="agents may read, not write (`read_only` in cordon.toml)")
@@ -37,6 +39,7 @@ def main() -> int:
     parser.add_argument("--ca", metavar="FILE", default="", help="PEM of the CA that signed the servers' certificates")
     parser.add_argument("--no-rates", action="store_true", help="don't limit requests a second (`rates = false` in cordon.toml)")
     parser.add_argument("--quota", metavar="NAME=NUMBER", action="append", default=[], help="[quotas] of cordon.toml, one each")
+    parser.add_argument("--clock", metavar="DATE", default="", help="what day it is (`clock` in cordon.toml)")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
         os.environ.setdefault(name, "1")
@@ -52,12 +55,13 @@ def main() -> int:
         ca = os.environ.get("CORDON_CA", "")
         url = os.environ["CORDON_URL"]
         return verify(args.home.resolve(), args.shard, url, asked, live=args.live, elsewhere=args.elsewhere, ca=ca)
-    for what, folder in (("capture", args.capture), ("check", args.check), ("pour", args.pour)):
+    copies = (("capture", args.capture), ("check", args.check), ("compare", args.compare), ("pour", args.pour))
+    for what, folder in copies:
         if folder is not None:
             from .snapshots.run import Job
             from .snapshots.run import run as copied
 
-            job = Job(what, folder.resolve(), args.position, args.before, args.wanted)
+            job = Job(what, folder.resolve(), args.position, args.before, args.wanted, args.with_)
             return copied(args.home.resolve(), args.shard, os.environ.get("CORDON_URL", ""), job, os.environ.get("CORDON_CA", ""))
     from .service import run
 
@@ -71,6 +75,7 @@ def main() -> int:
         nats_url=args.nats,
         creds=args.creds,
         read_only=args.read_only,
+        day=args.clock,
         ca=args.ca or (os.environ.get("CORDON_CA", "") if args.nats else ""),
     )
 

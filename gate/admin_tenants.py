@@ -21,7 +21,7 @@ from gate.projections.catalog import MemoryRow
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.state.cases import CaseState
-from gate.state.columns import REVIEWS
+from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.erasures import LegalHold
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import noted
@@ -124,8 +124,9 @@ def _memory(t: Tenant, row: MemoryRow, now_ms: int) -> Line:
         "opt_out": e.opt_out, "readers": e.readers, "compartments": list(e.comp), "state": t.current(s, now_ms),
         "review": REVIEWS[c.review[s]], "holds": list(e.holds), "reasons": list(e.reasons), "run": row.run, "task": row.task,
         "session": row.session, "trace_id": row.trace_id, "written_at": rfc3339(e.ms),
-        "expires_at": rfc3339(e.expires) if e.expires else None,
-        "supersedes": t.memory_id(e.supersedes) if e.supersedes else None, "context": ids.text("ctx_", e.ctx), "epoch": e.epoch,
+        "expires_at": rfc3339(c.expires[s]) if c.expires[s] < NEVER_MS else None,
+        "supersedes": t.memory_id(e.supersedes) if e.supersedes else None,
+        "promotes": t.memory_id(e.promotes) if e.promotes else None, "context": ids.text("ctx_", e.ctx), "epoch": e.epoch,
     }  # fmt: skip
 
 

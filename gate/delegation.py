@@ -39,6 +39,7 @@ _decode_signed: Final = msgspec.json.Decoder(Signed).decode
 class Delegations:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self.silent = False  # the issuer was there and gave no answer when it was asked last
 
     async def answer(self, p: Principal, wish: Delegate, jwt: str) -> Delegated:
         """The child of `p` with its credential. `jwt`: what `p` connected with, by the broker's word. Raises Refused."""
@@ -122,8 +123,12 @@ class Delegations:
         try:
             nc = self.shard.outbox.nc
             answer = _decode_signed((await nc.request(sign(self.shard.number), encode(request), timeout=SIGN_TIMEOUT_S)).data)
-        except (NatsError, TimeoutError, msgspec.MsgspecError):
+        except TimeoutError:
+            self.silent = True
+            raise Refused("issuer_silent") from None
+        except (NatsError, msgspec.MsgspecError):
             raise Refused("issuer_unreachable") from None
+        self.silent = False
         if not answer.jwt:
             raise _refused_by_issuer(answer)
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,14 @@ ECHOES: Final = 256  # memories of its own that are read again for a context tha
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A memory to index: its row, its project's number, its terms and unit vector float32[d]. `aside`: not for every member."""
+    """A memory to index: its row, its project's number, its terms and unit vector [d], float16 or float32. `aside`: not for
+    every member.
+    """
 
     row: MemoryRow
     project: int
     terms: frozenset[str]
-    vector: npt.NDArray[np.float32]
+    vector: npt.NDArray[Any]
     aside: bool
 
 
@@ -48,12 +50,13 @@ class TenantIndex:
         self.projects: dict[int, ProjectIndex] = {}
         self.applied = 0  # tenant_seq up to which memories are indexed
 
-    def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> None:
-        """Index the memories of one block and move the catalog's position (rows that it has are skipped there)."""
+    def apply(self, memories: Sequence[NewMemory], ledger_seq: int, tenant_seq: int, chain: bytes) -> int:
+        """Index the memories of one block and move the catalog's position; how many rows the catalog didn't have."""
         self.index(memories)
         self.applied = max(self.applied, tenant_seq)
-        self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
+        new = self.catalog.apply([m.row for m in memories], ledger_seq, tenant_seq, chain)
         self.catalog.maybe_commit(time.monotonic())
+        return new
 
     def index(self, memories: Sequence[NewMemory]) -> None:
         """Make memories findable; the catalog is left alone."""
@@ -62,7 +65,7 @@ class TenantIndex:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
             aside = [i for i, m in enumerate(new) if m.aside]
-            vectors = np.stack([m.vector for m in new])
+            vectors = np.stack([m.vector for m in new]).astype(np.float32, copy=False)
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], vectors, aside)
 
     def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:
@@ -72,6 +75,7 @@ class TenantIndex:
         a restart nothing without text is indexed.
         """
         c = tenant.columns
+        self.catalog.commit()  # before the postings: where it can't be written nothing is half erased
         rows = [row for row in self.catalog.fetch(seqs).values() if row.content]
         for row in rows:
             project, aside = self.project(int(c.project[row.seq])), not is_plain(decode_memory(row.meta))

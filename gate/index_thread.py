@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, ParamSpec, TypeVar
 
+from gate.projections import ProjectionUnusable
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -104,10 +106,19 @@ class Work:
 
 
 class IndexThread:
-    """Runs calls and work on one thread of its own. `idle`: called about every `idle_s` when there is nothing to do."""
+    """Runs calls and work on one thread of its own. `idle`: called about every `idle_s` when there is nothing to do.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], None], idle_s: float = 0.05) -> None:
-        self._loop = loop
+    `damaged`: told on the loop when a projection turns out to be, whoever asked.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        idle: Callable[[], None],
+        idle_s: float = 0.05,
+        damaged: Callable[[ProjectionUnusable], None] = lambda _: None,
+    ) -> None:
+        self._loop, self._damaged = loop, damaged
         self._idle, self._idle_s = idle, idle_s
         self._jobs: queue.SimpleQueue[_Call | Work | None] = queue.SimpleQueue()
         self._short, self._long = deque[Work](), deque[Work]()
@@ -119,14 +130,21 @@ class IndexThread:
     def call(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Await the result. Jobs are bounded by the callers: one micro-batch of each kind is under way at a time."""
         future: asyncio.Future[T] = self._loop.create_future()
+        future.add_done_callback(self._look)
         self._jobs.put(_Call(lambda: fn(*args, **kwargs), future))
         return future
 
     def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False) -> Work:
         """Have an iterator's steps done, each of them milliseconds. Bounded by the callers too."""
         work = Work(steps, deliver, self._loop, yielding=yielding)
+        work.done.add_done_callback(self._look)
         self._jobs.put(work)
         return work
+
+    def _look(self, done: asyncio.Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, ProjectionUnusable) and error.reason == "damaged":
+            self._damaged(error)
 
     def stop(self) -> None:
         """Finish what is queued, then end. Blocking."""

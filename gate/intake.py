@@ -33,6 +33,7 @@ from bus.frames import (
     NoticeKind,
     OpsRequest,
     Query,
+    Report,
     Sync,
     Synced,
 )
@@ -40,6 +41,9 @@ from bus.subjects import Inbound, parse_inbound
 from gate import ids
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
+from gate.lifecycle import promotion
+from gate.lifecycle.reports import report
+from gate.projections import ProjectionUnwritable
 from gate.quotas import READ_UNIT_ITEMS, Bucket, Patience, full, too_many, units
 from gate.reading.ask import Ask
 from gate.refusals import Refused
@@ -63,7 +67,7 @@ FILTERS: Final = {
     "agent": None,
 }
 EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
-WRITING: Final = frozenset({"write", "delegate"})  # verbs of agents that a read-only home refuses
+WRITING: Final = frozenset({"write", "report", "delegate"})  # verbs of agents that a read-only home refuses
 # Requests that wait for their turn, once more for each 4 KiB: of one key, 64 of which may be in flight, and of all together.
 ARRIVED_MAX: Final = 2_048
 ARRIVED_ALL_MAX: Final = 65_536
@@ -78,6 +82,7 @@ _decoders: Final[dict[str, Any]] = {
     "write": _decode_draft,
     "query": msgspec.json.Decoder(Query).decode,
     "get": msgspec.json.Decoder(Get).decode,
+    "report": msgspec.json.Decoder(Report).decode,
     "ack": msgspec.json.Decoder(Ack).decode,
     "sync": msgspec.json.Decoder(Sync).decode,
     "delegate": msgspec.json.Decoder(Delegate).decode,
@@ -184,6 +189,9 @@ class Intake:
                 self._write(p, req, m.reply, request_id, units(verb, len(m.data)))
             case Query() | Get():
                 self._ask(p, req, m.reply, request_id)
+            case Report():
+                self._may_store(p)
+                self._spawn(self._report(p, req, m.reply), m.reply, request_id, p.key, p.project, p)
             case Ack():
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Sync():
@@ -204,7 +212,7 @@ class Intake:
             raise Refused("stopping" if self.shard.state == "stopping" else "starting")
         if p.tenant.broken and verb not in EVIDENCE:
             raise Refused("tenant_broken")
-        if self.shard.read_only and verb in WRITING:
+        if (self.shard.read_only or p.tenant.partial) and verb in WRITING:
             raise Refused("read_only")
         if not self.shard.healthy():
             raise Refused("ledger_unreachable")
@@ -214,7 +222,7 @@ class Intake:
             raise too_many("in_flight", "agent", q.agent_in_flight, a.in_flight)
         if t.in_flight >= q.tenant_in_flight:
             raise too_many("in_flight", "tenant", q.tenant_in_flight, t.in_flight)
-        if verb == "write":
+        if p.row.stores:
             self._count("writes_per_second", a.writes, t.writes, units(verb, size))
         else:
             self._count("reads_per_second", a.reads, t.reads, 1)
@@ -231,23 +239,20 @@ class Intake:
     def _write(self, p: Principal, d: Draft, reply: str, request_id: str, count: int) -> None:
         s, t = self.shard, p.tenant
         idem, content = _idempotency(p, d)
+        if self._again(p, idem, content, reply, request_id):
+            return
         if idem in t.idem:  # before all that time may have changed since: a retry is answered however late
             s.count(p, 1)
             s.answer_duplicate(p, idem, content, reply, request_id)
             return
-        if s.writes_full():
-            raise Refused("ledger_full")
-        kept = t.agents.payer(p.agent).bytes
-        if kept >= t.quotas.agent_bytes:
-            raise full("bytes", "agent", t.quotas.agent_bytes, kept)
-        if t.bytes >= t.quotas.tenant_bytes:
-            raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
+        self._may_store(p)
         now_ms = s.now_ms()
-        checked = check_draft(d, now_ms)
+        promotes = self._promoted(p, d, now_ms)
+        checked = promotion.checked(p, d, promotes, now_ms) if promotes else check_draft(d, now_ms)
         if p.rights.ceiling < 0:
             raise Refused("verb_denied")
         ctx = t.context_of(p.agent)
-        declared = list(dict.fromkeys(self._known(p, x, now_ms) for x in d.derived_from))
+        declared = list(dict.fromkeys([*([promotes] if promotes else []), *(self._known(p, x, now_ms) for x in d.derived_from)]))
         if 0 in declared:
             raise Refused("parent_unknown", field="derived_from")
         supersedes = self._known(p, d.supersedes, now_ms)
@@ -268,11 +273,46 @@ class Intake:
             run=t.label_hash(d.run),
             task=t.label_hash(d.task),
             session=t.label_hash(d.session),
+            promotes=promotes,
             idem=idem,
             idem_content=content,
         )
         s.count(p, w.units)
+        if idem:
+            s.sequencer.under_way[(t.account, idem)] = w
         s.writes.submit(w)
+
+    def _again(self, p: Principal, idem: bytes, content: bytes, reply: str, request_id: str) -> bool:
+        """Whether it is a retry of a write that is under way: what holds now doesn't count, the first may be stored already."""
+        first = self.shard.sequencer.under_way.get((p.tenant.account, idem)) if idem else None
+        if first is None:
+            return False
+        if first.idem_content != content:
+            raise Refused("idempotency_conflict", field="idempotency_key")
+        self.shard.count(p, 1)
+        first.also.append((reply, request_id))
+        return True
+
+    def _may_store(self, p: Principal) -> None:
+        """Whether the ledger, the catalog, and what its agent and tenant may keep there, have room."""
+        s, t = self.shard, p.tenant
+        s.room.check_draft()
+        if s.indexes[t.account].catalog.trouble:
+            raise Refused("store_unwritable")
+        kept = t.agents.payer(p.agent).bytes
+        if kept >= t.quotas.agent_bytes:
+            raise full("bytes", "agent", t.quotas.agent_bytes, kept)
+        if t.bytes >= t.quotas.tenant_bytes:
+            raise full("bytes", "tenant", t.quotas.tenant_bytes, t.bytes)
+
+    def _promoted(self, p: Principal, d: Draft, now_ms: int) -> int:
+        """The memory that a draft promotes, 0 if it is an ordinary one."""
+        if not d.promotes:
+            return 0
+        text_ok(d.promotes, "promotes", limits.NAME_CHARS_MAX)
+        s = self._resolve(p, d.promotes)
+        promotion.check(p, s, now_ms)
+        return s
 
     @staticmethod
     def _one_user(p: Principal, scope: int, scope_id: str) -> None:
@@ -292,6 +332,7 @@ class Intake:
         s, t = self.shard, p.tenant
         if not s.reads.healthy:
             raise Refused("ledger_unreachable")
+        s.room.check_read()
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
         for field, most in (
@@ -363,6 +404,9 @@ class Intake:
             a.origins = sum({1 << ORIGINS.index(o) for o in q.required_origin})
         a.text, a.k, a.history_off = q.text, q.k, q.history_off
         a.filters = {k: frozenset(v) for k, v in q.filters.items()}
+
+    async def _report(self, p: Principal, req: Report, reply: str) -> None:
+        self.shard.send(reply, frames.encode(await report(self.shard, p, req)))
 
     async def _delegate(self, p: Principal, req: Delegate, m: Msg) -> None:
         try:
@@ -463,6 +507,8 @@ class Intake:
             await work
         except Refused as e:
             self.shard.refuse(reply, e, request_id, key, project)
+        except ProjectionUnwritable:
+            self.shard.refuse(reply, Refused("store_unwritable"), request_id, key, project)
         except Exception:
             log.exception("request failed")
             self.shard.refuse(reply, Refused("internal"), request_id, key, project)
@@ -473,6 +519,7 @@ def _content_of(d: Draft) -> str:
     may differ: it may be another one.
     """
     what = [d.content, d.kind, d.scope, d.scope_id, d.evidence, d.derived_from, d.supersedes]
+    what += [d.promotes] if d.promotes else []
     return json.dumps([*what, d.classification, d.sensitivity, d.readers, d.opt_out], ensure_ascii=False)
 
 

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -24,6 +23,7 @@ from nats.aio.client import Client
 
 from bus.errors import ConfigError
 from bus.limits import REQUEST_TIMEOUT_S
+from gate.clock import running_clock
 from gate.ledger.errors import SteppedDown
 from gate.ledger.jetstream import ApiError, StreamMissing, Unanswered, last_of, request
 
@@ -34,11 +34,6 @@ RENEW_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 2.0
 POLL_S: Final = 0.25  # of a standby
 assert RENEW_S + RENEW_TIMEOUT_S < LEASE_S  # one lost renewal costs nothing
-
-
-def running_clock() -> float:
-    """Seconds that also pass while the machine sleeps; time.monotonic stands still then on Linux."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

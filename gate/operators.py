@@ -29,6 +29,7 @@ from bus.frames import (
     Frame,
     Hold,
     LegalHoldRequest,
+    Prune,
     Release,
     Review,
     Stats,
@@ -46,11 +47,12 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.ledger.events import decode_memory
+from gate.lifecycle.ends import ENDED_BECAUSE, SESSION, end_events, ended_by, of_session
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
-from gate.state.columns import REVIEWS
+from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.writing.redact import redact
@@ -72,7 +74,7 @@ class Operators:
 
     async def answer(self, p: Principal, req: Frame) -> Frame:
         """The answer to one operator request. Raises Refused."""
-        if isinstance(req, Hold | Release | Review | ContextRequest | Erase | LegalHoldRequest):
+        if isinstance(req, Hold | Release | Review | ContextRequest | Erase | LegalHoldRequest | Prune):
             req = msgspec.structs.replace(req, message=_checked_message(req.message))
         match req:
             case Hold():
@@ -91,6 +93,8 @@ class Operators:
             case LegalHoldRequest():
                 _checked_selector(req.selector)
                 return await self.shard.erasing.legal_hold(p, req)
+            case Prune():
+                return await self.shard.pruning.answer(p, req)
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():
@@ -233,6 +237,10 @@ class Operators:
             "redactions": [r[0] for r in e.red],
             "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and decide(p, int(c.superseded[s])) else None,
             "exposed": _cases_seen(p, e.exposed),
+            "promotes": t.memory_id(e.promotes) if e.promotes and decide(p, e.promotes) else None,
+            "promoted_as": t.memory_id(t.promoted[s]) if s in t.promoted and decide(p, t.promoted[s]) else None,
+            "expires_at": rfc3339(int(c.expires[s])) if c.expires[s] < NEVER_MS else None,
+            "ended": ended_by(t, s),
             "erased_at": rfc3339(int(c.erased[s])) if c.erased[s] else None,
             "erasures": [x.text for x in t.erasures.values() if s in x.members],
             "legal_holds": [h.text for h in t.legal_holds.values() if not h.lifted_ms and s in h.members],
@@ -346,16 +354,18 @@ class Operators:
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms = self.shard.now_ms()
+        ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)
         await self.shard.sequencer.commit(
             p.tenant,
             [
+                *ended,
                 noted(
                     lambda body: E.ContextClosed(
                         ms=now_ms, ctx=ctx.id, epoch=ctx.epoch + 1, agent=p.agent.id, person=p.rights.person, body=body
                     ),
                     message,
                     os.urandom(E.SALT_BYTES),
-                )
+                ),
             ],
         )
 
@@ -442,8 +452,14 @@ def _sentences(p: Principal, e: E.MemoryWritten, facts: dict[str, Any], cases: l
     out += [f"It was held at write: {code}." for code in facts["holds"]]
     if cases:
         out.append(f"It is held by {len(cases)} open case{'s' if len(cases) > 1 else ''}.")
-    if facts["erased_at"]:
+    if facts["erased_at"] and p.tenant.partial and not facts["erasures"]:
+        out.append("Its text was left out of this restored part: who wrote it, its labels and what came of it are here.")
+    elif facts["erased_at"]:
         out.append(f"Its text was erased on {facts['erased_at']}: who wrote it, its labels and what came of it stay.")
+    if facts["promotes"]:
+        out.append("It is what a task learnt, promoted into the project.")
+    if facts["ended"]:
+        out.append(f"It expired before its time, on {facts['ended']['at']}: {ENDED_BECAUSE[facts['ended']['why']]}.")
     if facts["superseded_by"]:
         out.append("A newer memory supersedes it.")
     out.append(

@@ -26,6 +26,7 @@ class Paths:
         self.run = home / "run"
         self.snapshots = home / "snapshots"
         self.status = self.run / "status.json"
+        self.broker_stuck = self.run / "broker.stuck"  # made where the broker stores nothing: the supervisor starts it again
         self.ready = self.run / "gatekeeper.ready"
         self.error = self.run / "gatekeeper.error"
 

@@ -9,14 +9,15 @@ the trace of a lost or forged tail. One that is missing, damaged, of another sch
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FLUSH_MEMORIES: Final = 1_000
+SWITCH_S: Final = 0.005  # Python's own; who asks meanwhile is told to come again a little later
 BACKLOG_ROWS_MAX: Final = 50_000
 
 
@@ -72,7 +74,9 @@ class Recovery:
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
         self.waiting: dict[str, list[NewMemory]] = {}
         self.count = 0
+        self.flushing: Awaitable[None] | None = None
         self.events = self.records = 0
+        self.catalog_rows = self.lineage_blocks = 0  # what these didn't have
         self.stood: dict[str, Position] = {}  # catalogs as they were opened
         self.lineage_at = shard.lineage.positions  # what the lineage store has: no rows are made of it again
         self.erased = erased.instead(nc, shard.number)
@@ -95,13 +99,16 @@ class Recovery:
             accepted=lambda start: self._accepted(start, ledger.last),
             surveyed=bool(self.broken),
         )
-        async with aclosing(both):
-            async for block in both:
-                if isinstance(block, Block):
-                    await self._ledger_block(block, ledger.last)
-                else:
-                    await self._reads_block(block)
-        await self._flush()
+        with _unhurried():
+            async with aclosing(both):
+                async for block in both:
+                    if isinstance(block, Block):
+                        await self._ledger_block(block, ledger.last)
+                    else:
+                        await self._reads_block(block)
+            await self._flush()
+            if self.flushing is not None:
+                await self.flushing
         self._check_catalogs()
         await self._forget_erased()
         lost = await front.lost(s.lineage)
@@ -113,13 +120,27 @@ class Recovery:
             if reads.last:
                 s.lineage.put("READS", reads.last, Rows())  # nothing of it will come any more
         s.ledger_seq, s.reads_seq = ledger.last, reads.last
-        s.ledger = Committer(self.nc, streams(s.number)[0], f"ledger.{s.number}.block", ledger.last, replicas=ledger.replicas)
-        s.reads = Committer(self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas)
+        s.ledger = Committer(
+            self.nc,
+            streams(s.number)[0],
+            f"ledger.{s.number}.block",
+            ledger.last,
+            replicas=ledger.replicas,
+            identity=ledger.identity,
+        )
+        s.reads = Committer(
+            self.nc, streams(s.number)[1], f"reads.{s.number}.block", reads.last, replicas=reads.replicas, identity=reads.identity
+        )
         s.ledger_replicas = ledger.replicas
-        s.ledger_share = ledger.bytes / ledger.max_bytes if ledger.max_bytes > 0 else 0.0
+        s.room.ledger_is(ledger.bytes, ledger.max_bytes)
+        s.room.look()
         seconds = time.perf_counter() - started
         s.replayed = {"events": self.events, "reads": self.records, "seconds": round(seconds, 3), "position": ledger.last}
-        log.info("replayed %d events and %d reads in %.2f s", self.events, self.records, seconds)
+        s.replayed |= {"catalog_rows": self.catalog_rows, "lineage_blocks": self.lineage_blocks}
+        log.info(
+            "replayed %d events and %d reads in %.2f s; new to a catalog: %d memories, to the lineage store: %d blocks",
+            *(self.events, self.records, seconds, self.catalog_rows, self.lineage_blocks),
+        )
 
     async def _reads(self, name: str, start: int, last: int) -> Blocks:
         """READS around its gaps: whether they are accepted is known when the ledger has been read."""
@@ -204,7 +225,7 @@ class Recovery:
         s.ledger_seq = block.header.no
         s.replaying = (block.header.no, last)
         if block.header.no > self.lineage_at["LEDGER"]:
-            s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
+            self.lineage_blocks += s.lineage.put("LEDGER", block.header.no, s.event_rows.ledger(s.tenants, rows, block.header.no))
             await self._room()
         else:
             for account, _, _ in rows:
@@ -271,12 +292,13 @@ class Recovery:
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
         return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b), not E.is_plain(e))
 
-    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[np.float32]:
+    def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[Any]:
+        """float16 as it lies in the ledger: the index thread widens many at once."""
         embedder = self.shard.admission.embedder
         if e.enc != embedder.id or len(b.vector) != 2 * DIM:  # another encoder wrote it: the text is the truth
             fresh: npt.NDArray[np.float32] = embedder.encode([b.content])[0]
             return fresh
-        return np.frombuffer(b.vector, "<f2").astype(np.float32)
+        return np.frombuffer(b.vector, "<f2")
 
     def _check_body(self, account: str, seq: int, event: E.AnyEvent, body: bytes | None, block: int) -> None:
         """Only what the ledger says was erased may be without its body: whoever can delete a block can't erase in silence."""
@@ -287,6 +309,9 @@ class Recovery:
             self.bare.difference_update((account, s) for s in members)
         elif isinstance(event, E.LedgerAccepted):
             self._accept_bare(account, event.ms)
+        elif isinstance(event, E.HomeRestored) and event.part is not None:  # applied: what it left out counts as erased
+            erased = self.shard.tenants[account].columns.at.erased
+            self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
         elif isinstance(event, E.MemoryWritten) and body is None:
             self.bare.add((account, seq))
         elif body is None and _has_body(event):
@@ -320,18 +345,25 @@ class Recovery:
         whole = {a: new for a, new in waiting.items() if not s.tenants[a].broken}
         jobs = [(s.indexes[a], new, s.ledger_seq, s.tenants[a].position, s.heads.head(a).hash) for a, new in whole.items()]
 
+        broken = [(s.indexes[a], new) for a, new in waiting.items() if a not in whole]
+
         def index() -> None:
             for tenant_index, new, at, last, chain in jobs:
-                tenant_index.apply(new, at, last, chain)
+                self.catalog_rows += tenant_index.apply(new, at, last, chain)
                 tenant_index.catalog.commit()
-            for account in waiting.keys() - whole.keys():  # its catalog stays as it was made
-                s.indexes[account].index(waiting[account])
+            for tenant_index, new in broken:  # its catalog stays as it was made
+                tenant_index.index(new)
 
-        await s.index.call(index)
+        before, self.flushing = self.flushing, s.index.call(index)
+        if before is not None:  # one is worked on while the blocks of the next are read
+            await before
 
     async def _room(self) -> None:
         """Let the lineage store catch up: its queue must not hold the whole ledger."""
-        while self.shard.lineage.backlog > BACKLOG_ROWS_MAX and self.shard.lineage.failed is None:  # noqa: ASYNC110 - another thread
+        lineage = self.shard.lineage
+        while lineage.backlog > BACKLOG_ROWS_MAX and lineage.failed is None:
+            if lineage.trouble is not None:
+                raise lineage.trouble
             await asyncio.sleep(0.01)
 
     # --- READS ------------------------------------------------------------------------------------
@@ -359,8 +391,23 @@ class Recovery:
         self.records += len(records)
         s.reads_seq = block.header.no
         if block.header.no > self.lineage_at["READS"]:
-            s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
+            self.lineage_blocks += s.lineage.put("READS", block.header.no, s.event_rows.reads(records))
             await self._room()
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Nothing that a replay makes is garbage, and the collector would look through all of it again and again; nobody is served
+    meanwhile, so its two threads needn't take turns every half millisecond.
+    """
+    interval = sys.getswitchinterval()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
 
 
 def _has_body(event: E.AnyEvent) -> bool:

@@ -138,6 +138,14 @@ TABLE: dict[str, Wording] = {
     "supersede_unknown": Wording(
         "rejected", "The memory to supersede is unknown here.", "Supersede only a memory that you can read."
     ),
+    "promotes_unknown": Wording(
+        "rejected",
+        "There is no such memory of a task to promote here.",
+        "Promote an active memory of task scope in this project that you can read.",
+    ),
+    "used_unknown": Wording(
+        "rejected", "A memory in this report is unknown here.", "Report only memories that this agent was served."
+    ),
     "memory_unknown": Wording(
         "rejected", "There is no such memory here.", "Check the id; a short id needs at least its last 8 characters."
     ),
@@ -149,6 +157,13 @@ TABLE: dict[str, Wording] = {
     "case_unknown": Wording("rejected", "There is no such case.", "List cases with `cordon case list`."),
     "recall_unknown": Wording("rejected", "There is no such recall.", "Check the id; reads are kept for 90 days."),
     "message_missing": Wording("rejected", "A reason is required.", "Say why with -m."),
+    "task_unknown": Wording("rejected", "No memory of this project names that task.", "Check the task's label and the project."),
+    "task_open": Wording(
+        "rejected",
+        "That task isn't over: nothing in force says so after the last that says it is active.",
+        "Write with `task_state` resolved or abandoned when it is, then compact it.",
+    ),
+    "end_unknown": Wording("rejected", "There is no such end of memories here.", "List them with `cordon prune --list`."),
     "selector_empty": Wording("rejected", "The selector matches no memory.", "Give ids, agent:NAME, run:LABEL or source:URI."),
     "nothing_to_review": Wording(
         "rejected", "This memory is not waiting for a review.", "Only memories held at write are reviewed; cases are released."
@@ -157,11 +172,20 @@ TABLE: dict[str, Wording] = {
     "idempotency_conflict": Wording(
         "conflict", "This idempotency key was used for other content.", "Use a new key for a new memory."
     ),
+    "promoted_already": Wording(
+        "conflict",
+        "That memory was promoted already, and what it became is active or held.",
+        "Read `promoted_as`, or have an operator review it.",
+    ),
+    "prune_nothing": Wording(
+        "conflict", "Nothing of this plan may end any more: all of it was read, held or over meanwhile.", "Make a new plan."
+    ),
+    "end_undone": Wording("conflict", "This end was undone already.", "Nothing more is to be done."),
     "supersede_conflict": Wording(
         "conflict", "That memory was superseded meanwhile.", "Read the current one and supersede that."
     ),
     "plan_unknown": Wording(
-        "conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one with `cordon hold … --dry-run`."
+        "conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one as this one was made."
     ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
@@ -227,6 +251,12 @@ TABLE: dict[str, Wording] = {
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5
     ),
+    "issuer_silent": Wording(
+        "unavailable",
+        "The issuer, which signs credentials, is there and gives no answer: it may be hung.",
+        "Nothing was delegated. The operator restarts it: `cordon status` names its pid.",
+        15.0,  # longer than a client tries: it doesn't pass by itself
+    ),
     "starting": Wording(
         "unavailable",
         "The gatekeeper is starting: it reads the ledger again.",
@@ -244,13 +274,25 @@ TABLE: dict[str, Wording] = {
     "ledger_full": Wording(
         "unavailable",
         "The ledger is full: memory writes are stopped, reads and holds go on.",
-        "The operator must add space.",
+        "The operator must add space: `cordon broker room --ledger GIB`.",
         30.0,
+    ),
+    "disk_full": Wording(
+        "unavailable",
+        "The disk of this home is nearly full: memory writes are stopped, later reads too; holds and erasures go on.",
+        "The operator must free disk space.",
+        30.0,
+    ),
+    "store_unwritable": Wording(
+        "unavailable",
+        "This tenant's catalog can't be written now: memory writes are stopped, reads and holds go on.",
+        "The operator finds the cause in `cordon status`; it is tried again by itself.",
+        5.0,
     ),
     "reads_full": Wording(
         "unavailable",
         "The record of reads is full: questions can't be answered, writes and holds go on.",
-        "The operator must add space.",
+        "The operator must add space: `cordon broker room --reads GIB`.",
         30.0,
     ),
     "context_changed": Wording("unavailable", "The context was closed while this was answered.", "Ask again.", 0.1),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Tree = Literal["mem", "ops", "adm"]
 PROJECT_SCOPE: Final = SCOPES.index("project")
 USER_SCOPE: Final = SCOPES.index("user")
+TASK_SCOPE: Final = SCOPES.index("task")
 RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
 Mask = npt.NDArray[np.bool_]
 
@@ -152,7 +153,7 @@ def readable(p: Principal, s: int, now_ms: int) -> bool:
     own = at.actor[s] == p.agent.number
     if at.scope[s] == USER_SCOPE and not own and t.users[at.user[s]] != p.user_hash:
         return False
-    return (own or not at.opt_out[s]) and at.expires[s] > now_ms and not at.erased[s]
+    return (own or not at.opt_out[s]) and at.expires[s] > now_ms and not (at.ended[s] or at.erased[s])
 
 
 def visible(p: Principal, s: int, now_ms: int) -> bool:
@@ -227,7 +228,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "ack": Row(WRITERS | OPERATORS),  # its own notices
         "sync": Row(WRITERS | OPERATORS),
         "bind": Row(READERS, readable, served=LATER),
-        "report": Row(READERS, readable, served=LATER, stores=True),
+        "report": Row(READERS, readable, stores=True),
         "feedback": Row(READERS, readable, served=LATER, stores=True),
         "correct": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),
         "forget": Row(WRITERS | OPERATORS, readable, served=LATER, stores=True),
@@ -250,6 +251,7 @@ TABLE: Final[dict[Tree, dict[str, Row]]] = {
         "thaw": Row(OPERATORS, agents=colleague, served=LATER),
         "scan": Row(OPERATORS, visible, served=LATER),
         "erase": Row(OPERATORS, visible, colleague),
+        "prune": Row(OPERATORS, visible),
     },
     "adm": {
         "tenant": Row(ADMIN),

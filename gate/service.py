@@ -20,15 +20,18 @@ import numpy as np
 from nats.aio.client import Client
 
 from bus.errors import ConfigError, CordonError
-from bus.identity import UserNats, parse_creds, verify_jwt, verify_registry
+from bus.identity import RegistryEntry, UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
 from bus.servers import SERVER_VERSION_MIN, Servers, Troubles, servers
+from gate.clock import SteadyClock
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.event_loop import loop_factory
 from gate.lease import Lease
 from gate.ledger import erased
 from gate.ledger import events as E
+from gate.ledger.block import decode
 from gate.ledger.errors import LedgerCorrupt, LedgerError, SteppedDown
+from gate.ledger.jetstream import Unanswered, stored
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -158,9 +161,10 @@ async def opened(
     progress: Callable[[int, int], None] = no_progress,
     listen: Callable[[Shard, Client], Awaitable[None]] | None = None,
     broken: Mapping[str, int] | None = None,
+    day: str = "",
 ) -> AsyncIterator[tuple[Shard, Client]]:
     """A shard replayed to the ledger's end, with its threads running; not serving yet. `accepting`, `progress`, `broken`: see
-    Recovery.
+    Recovery. `day`: see SteadyClock.begin.
 
     `listen` is called before the replay, so that who asks meanwhile is told how far it is.
     """
@@ -170,9 +174,11 @@ async def opened(
     lineage: LineageStore | None = None
     try:
         states = [await stream_state(nc, name) for name in streams(paths.shard)]
+        clock = SteadyClock()
+        clock.begin(await _newest_ms(nc, paths.shard, states[0].last), day)
         lineage = open_lineage(paths, {"LEDGER": states[0].identity, "READS": states[1].identity})
         operator = paths.operator_jwt.read_text().strip()
-        registry = verify_registry(paths.registry.read_text().strip(), operator)
+        registry = _registry(paths, operator)
         shard = Shard(
             paths=paths,
             loop=loop,
@@ -182,6 +188,7 @@ async def opened(
             admission=admission(StaticEmbedder()),
             lineage=lineage,
             stream_identity=states[0].identity,
+            clock=clock,
         )
         shard.outbox = Outbox(nc)
         shard.index.start()
@@ -201,12 +208,33 @@ async def opened(
             await asyncio.wait_for(nc.close(), 2)
 
 
+def _registry(paths: Paths, operator: str) -> dict[str, RegistryEntry]:
+    try:
+        return verify_registry(paths.registry.read_text().strip(), operator)
+    except (ConfigError, ValueError) as e:
+        raise ConfigError(
+            f"{paths.registry} can't be used: {e.message if isinstance(e, ConfigError) else 'it is no text'}",
+            reason="registry_damaged",
+            advice="Put it back from a copy of the home's trust folder.",
+        ) from None
+
+
+async def _newest_ms(nc: Client, shard: int, last: int) -> int:
+    """When the newest block of the ledger was made; 0 where that can't be told: the replay says why."""
+    try:
+        data = await stored(nc, streams(shard)[0], last) or await erased.instead(nc, shard)(last) if last else None
+        return decode(data, last).header.ms if data else 0
+    except (Unanswered, LedgerError):
+        return 0
+
+
 class Limits(NamedTuple):
     """What requests are held to."""
 
     rates: bool = True
     quotas: Quotas = DEFAULT
     read_only: bool = False
+    day: str = ""
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -298,7 +326,7 @@ async def _serve_all_but(
         shard.lease = lease
         await listen(shard, nc)
 
-    async with opened(paths, where, listen=begin, broken=broken) as (shard, nc):
+    async with opened(paths, where, listen=begin, broken=broken, day=limits.day) as (shard, nc):
         shard.rates, shard.read_only = limits.rates, limits.read_only
         shard.limit(limits.quotas)
         if lease is not None:
@@ -316,6 +344,7 @@ async def _serve_all_but(
                 ("records", shard.recalls.run_records()),
                 ("erasures", shard.erasures.run()),
                 ("housekeeping", housekeeping(shard, nc)),
+                ("tending", tending(shard)),
             )
         ]
         await asyncio.to_thread(warm_up, shard)
@@ -402,25 +431,39 @@ class Garbage:
 
 
 async def housekeeping(shard: Shard, nc: Client) -> None:
-    """The lease's question to the ledger, its fill, notices again, holds with a time limit."""
+    """The lease's question to the ledger, room, marks, notices again."""
     loop, garbage = shard.loop, Garbage()
     next_share, next_notice = loop.time() + SHARE_EVERY_S, loop.time() + NOTICE_AGAIN_S
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
         garbage.collect(loop.time(), shard.recalls.answered + shard.ledger_seq)
         await asyncio.gather(shard.ledger.confirm(), shard.reads.confirm())
-        if isinstance(shard.lineage.failed, ProjectionUnusable) and not shard.paths.lineage_doubted.exists():
-            shard.paths.lineage_doubted.touch()
+        shard.room.look()
+        _mark(shard.paths.lineage_doubted, isinstance(shard.lineage.failed, ProjectionUnusable))
+        _mark(shard.paths.broker_stuck, shard.lease is None and (shard.ledger.stuck or shard.reads.stuck))
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
             with suppress(CordonError):
                 state = await stream_state(nc, streams(shard.number)[0], patience_s=1)
-                shard.ledger_share = state.bytes / state.max_bytes if state.max_bytes > 0 else 0.0
+                shard.room.ledger_is(state.bytes, state.max_bytes)
         if loop.time() >= next_notice:
             next_notice = loop.time() + NOTICE_AGAIN_S
             for t in shard.tenants.values():
                 for case, kind in {key for open_ in t.notices.values() for key in open_}:
                     shard.holds.notices.tell(t, t.cases[case], kind)
+
+
+def _mark(path: Path, wanted: bool) -> None:
+    """Leave a word for who comes next. A disk that is full keeps none: then in the next round."""
+    if wanted and not path.exists():
+        with suppress(OSError):
+            path.touch()
+
+
+async def tending(shard: Shard) -> None:
+    """Beside housekeeping: it waits for the ledger, however long that takes."""
+    while True:
+        await asyncio.sleep(HOUSEKEEPING_S)
         for t in list(shard.tenants.values()):
             t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
             if not t.broken:
@@ -444,11 +487,11 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-async def rebuild(paths: Paths, where: Servers, accept_by: str | None) -> dict[str, Any]:
+async def rebuild(paths: Paths, where: Servers, accept_by: str | None, day: str = "") -> dict[str, Any]:
     """Offline: move all projections aside, replay everything. With `accept_by`, note who accepted the ledger as it is."""
     async with owned(paths.owner_lock):
         moved = set_all_aside(paths.folder, paths.aside(stamp()))
-        async with opened(paths, where, accepting=bool(accept_by), progress=_print_progress) as (shard, _):
+        async with opened(paths, where, accepting=bool(accept_by), progress=_print_progress, day=day) as (shard, _):
             if accept_by:
                 await _accept(shard, accept_by)
             await shard.store_caught_up()
@@ -497,10 +540,11 @@ def run(
     creds: str = "",
     ca: str = "",
     read_only: bool = False,
+    day: str = "",
 ) -> int:
     """The process: serve or rebuild. With `nats_url` an external server or cluster, in turn with other gatekeepers.
 
-    `kept`: quotas as NAME=NUMBER. Returns the exit code.
+    `kept`: quotas as NAME=NUMBER. `day`: see SteadyClock.begin. Returns the exit code.
     """
     paths = Paths(home, shard, Path(creds) if creds else None)
     paths.error.unlink(missing_ok=True)
@@ -510,13 +554,13 @@ def run(
         print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
         return 2
     try:
-        where, limits = servers(url, ca or None), Limits(rates, quotas(kept), read_only)
+        where, limits = servers(url, ca or None), Limits(rates, quotas(kept), read_only, day)
         runner = asyncio.Runner(loop_factory=loop_factory())
         with runner:
             if mode == "serve":
                 runner.run((serve_in_turn if nats_url else serve)(paths, where, limits))
                 return 0
-            result = runner.run(rebuild(paths, where, accept_by))
+            result = runner.run(rebuild(paths, where, accept_by, day))
         print(json.dumps(result))
         return 0
     except ProjectionUnusable as e:

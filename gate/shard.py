@@ -17,7 +17,8 @@ from bus.errors import Unavailable
 from bus.frames import Feed, FeedKind, Notice
 from bus.identity import RegistryEntry
 from gate.admin import Admin
-from gate.config import AUDITS_PER_MINUTE, LEDGER_FULL_SHARE, NAMESPACE_SHARD
+from gate.clock import SteadyClock, wall_ms
+from gate.config import AUDITS_PER_MINUTE, NAMESPACE_SHARD
 from gate.containment.holds import Holds
 from gate.delegation import Delegations
 from gate.erasure.requests import Requests
@@ -31,6 +32,8 @@ from gate.lease import Lease
 from gate.ledger import events as E
 from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.committer import Committer
+from gate.ledger.errors import LedgerFull
+from gate.lifecycle.pruning import Pruning
 from gate.operators import Operators
 from gate.outbox import Outbox
 from gate.paths import Paths
@@ -41,12 +44,13 @@ from gate.reading.admit import Admission
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
+from gate.room import Room
 from gate.state.tenant import Tenant
 from gate.turns import Pace
 from gate.verifying.answers import Answers
 from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
-from gate.writing.sequencer import Sequencer, receipt_of, wall_ms
+from gate.writing.sequencer import Sequencer, receipt_of
 from gate.writing.writes import Writes
 
 log = logging.getLogger(__name__)
@@ -68,11 +72,13 @@ class Shard:
         lineage: LineageStore,
         stream_identity: str,
         now_ms: Callable[[], int] = wall_ms,
+        clock: SteadyClock | None = None,
     ) -> None:
         self.lease: Lease | None = None  # None: this home's own broker, where the store lock is enough
         self.read_only = False  # agents may read, not write
         self.rates, self.quotas = True, DEFAULT  # whether requests a second are limited, and what may be kept (gate/quotas.py)
-        self.paths, self.loop, self.now_ms = paths, loop, now_ms
+        self.paths, self.loop, self.clock = paths, loop, clock
+        self.now_ms = clock or now_ms
         self.operator_jwt = operator_jwt
         self.stream_identity = stream_identity
         self.admission = admission
@@ -87,7 +93,7 @@ class Shard:
         self.reads: Committer
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
-        self.index = IndexThread(loop, self._idle)
+        self.index = IndexThread(loop, self._idle, damaged=self.fail)
         self.pace = Pace()
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
@@ -95,6 +101,7 @@ class Shard:
         self.holds = Holds(self)
         self.erasures = Erasures(self)
         self.erasing = Requests(self)
+        self.pruning = Pruning(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
         self.delegations = Delegations(self)
@@ -108,7 +115,7 @@ class Shard:
         self.context_texts = ContextTexts()  # the index thread's
         self.replayed: dict[str, float] = {}
         self.replaying = (0, 0)  # while it starts: ledger blocks read, of how many
-        self.ledger_share = 0.0
+        self.room = Room(paths.home)
         self.ledger_replicas = 1
         self._audits: dict[tuple[str, str], tuple[int, int]] = {}  # (key, code) → (minute, count)
 
@@ -197,10 +204,14 @@ class Shard:
     async def fence(self) -> None:
         """An empty block of the new owner in both streams: what a former one has still on its way is refused from here on.
 
-        `SteppedDown` if something of it came in since the replay: replay again.
+        `SteppedDown` if something of it came in since the replay: replay again. A stream without room takes no fence, and serves
+        all the same: what a former one may still get in there was answered to nobody, and the next append or question meets it.
         """
-        await self.sequencer.fence()
-        await self.recalls.fence()
+        for stream, fence in (("the ledger", self.sequencer.fence), ("READS", self.recalls.fence)):
+            try:
+                await fence()
+            except LedgerFull:
+                log.warning("%s has no room for a fence: serving without one", stream)
 
     # --- out --------------------------------------------------------------------------------------
     def send(self, subject: str, data: bytes) -> None:
@@ -227,7 +238,9 @@ class Shard:
         self.ask_finished(a)
 
     def finished(self, w: Write) -> None:
-        self.count(w.principal, -w.units)
+        """It is answered, or refused: with it those that came again meanwhile."""
+        self.sequencer.under_way.pop((w.principal.tenant.account, w.idem), None)
+        self.count(w.principal, -w.units - len(w.also))
 
     def ask_finished(self, a: Ask) -> None:
         self.count(a.principal, -1)
@@ -304,8 +317,40 @@ class Shard:
     def healthy(self) -> bool:
         return self.ledger.healthy and self.ours()
 
-    def writes_full(self) -> bool:
-        return self.ledger_share >= LEDGER_FULL_SHARE
+    def troubles(self) -> list[str]:
+        """What is wrong or not as usual, for people; [] = nothing."""
+        starting = self.state == "starting"
+        found = [] if starting else [self._unconfirmed(x) for x in (self.ledger, self.reads) if x.stuck or not x.healthy]
+        found += self.room.trouble
+        for account, index in self.indexes.items():
+            if index.catalog.trouble:
+                name = self.tenants[account].name
+                found.append(f"the catalog of tenant {name} can't be written ({index.catalog.trouble}): its drafts are refused")
+        lineage = self.lineage.failed or self.lineage.trouble
+        if lineage is not None:
+            found.append(f"{lineage.message} Operators' why, trace and context wait for it; agents don't.")
+        found += [
+            f"the ledger of tenant {t.name} is broken from event {t.broken}: see `cordon verify`"
+            for t in self.tenants.values()
+            if t.broken
+        ]
+        if self.clock is not None and self.clock.trouble:
+            found.append(self.clock.trouble)
+        if self.read_only:
+            found.append("agents can't write: `read_only` in cordon.toml, as in a home that was restored to look at")
+        if self.delegations.silent:
+            found.append("the issuer gave no answer when it was asked last: nobody can delegate; kill -9 its pid restarts it")
+        if not starting and self.erasures.janitor_is_silent():
+            found.append("the janitor doesn't ask for work: what is erased stays in the ledger until it does; see its log")
+        return found
+
+    @staticmethod
+    def _unconfirmed(stream: Committer) -> str:
+        return f"{stream.stream} " + (
+            "stores nothing though the broker answers: it is started again when its disk has room"
+            if stream.stuck
+            else "doesn't answer: nobody is served until it does"
+        )
 
     def status(self) -> dict[str, Any]:
         s = self.sequencer
@@ -333,9 +378,10 @@ class Shard:
             "replayed": self.replayed,
             "replaying": f"{self.replaying[0]:,} of {self.replaying[1]:,} blocks" if self.state == "starting" else "",
             "broken": {t.name: t.broken for t in self.tenants.values() if t.broken},
-            "ledger_full_share": round(self.ledger_share, 4),
+            "ledger_full_share": round(self.room.ledger_share, 4),
+            "troubles": self.troubles(),
             "erasing": len(self.erasures.open()),
             "gate": self.gate_id or "off",
             "encoder": self.admission.embedder.id,
-            "lineage_failed": str(self.lineage.failed) if self.lineage.failed else "",
+            "lineage_failed": str(self.lineage.failed or self.lineage.trouble or ""),
         }

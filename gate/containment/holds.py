@@ -33,6 +33,7 @@ from gate.writing.sequencer import Stored, noted
 from .closure import Closure
 from .notices import Notices, notices_of
 from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
+from .rollback import written_since
 from .selection import Sources, find_sources, names_of, resolve, select
 
 if TYPE_CHECKING:
@@ -79,10 +80,14 @@ class Holds:
 
     async def hold(self, p: Principal, req: Hold, named: Named) -> Held:
         """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
-        t = p.tenant
+        t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
             roots = list(named.plan.roots)
+            before = t.cases.get(named.plan.rollback)
+            if before is not None:
+                roots = written_since(p, before)  # by now more may have been
+                message = f"back to before {before.text}: {req.message}"
             closure, ms = await self.plans.closure(t, roots)
             added = self.plans.drift(t, named.plan, closure)
             extra = named.plan.suspects
@@ -92,8 +97,8 @@ class Holds:
             closure, ms = await self.plans.closure(t, roots)
             extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
-        case = self._set(p, roots, closure.nodes, req.message)
-        await self._seal_or_wait(p, case, named.plan_id, req.message)
+        case = self._set(p, roots, closure.nodes, message)
+        await self._seal_or_wait(p, case, named.plan_id, message)
         held_ms = (time.perf_counter() - start) * 1e3
         for i in range(0, len(extra), CASE_ROOTS_MAX):
             await self._hold_suspects(p, case, extra[i : i + CASE_ROOTS_MAX], req.message)
@@ -259,13 +264,13 @@ class Holds:
         closure = held.closure if held else (await self.plans.closure(t, case.roots, case.kinds))[0]
         everyone = case.all_members()
         seen = visible_rows(p, everyone)
-        page = np.array(seen[cursor : cursor + PAGE_ITEMS_MAX], np.int32)
-        hops, members = closure.depth[np.searchsorted(closure.nodes, page)].tolist(), set(everyone.tolist())
+        page = seen[cursor : cursor + PAGE_ITEMS_MAX]
+        hops, members = _hops(t, case, closure, page), set(everyone.tolist())
         added = [s for s in held.added if decide(p, s)] if held else []
         return msgspec.structs.replace(
             self.listed(p, case, seen),
             request_id=request_id,
-            members=[self.plans.member(t, s, n, members) for s, n in zip(page.tolist(), hops, strict=True)],
+            members=[self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)],
             next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
             added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
             closure_ms=round(held.closure_ms, 3) if held else 0.0,
@@ -300,3 +305,19 @@ class Holds:
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",
             position=t.position,
         )
+
+
+def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list[int]:
+    """How far the members of a page are from the roots. A copy that another member accounts for joined without an edge that the
+    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from.
+    """
+    joined = np.array(case.joined, np.int32)
+    hops: dict[int, int] = {}
+    for s in joined[~np.isin(joined, closure.nodes)].tolist():  # as they were written: parents come first
+        above = [e.node for e in t.up.edges_of(s) if e.node in case]
+        hops[s] = 1 + min((hops[p] if p in hops else _depth(closure, p) for p in above), default=0)
+    return [hops[s] if s in hops else _depth(closure, s) for s in page]
+
+
+def _depth(closure: Closure, seq: int) -> int:
+    return int(closure.depth[np.searchsorted(closure.nodes, seq)])

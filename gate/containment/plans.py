@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,12 +19,14 @@ from gate import ids
 from gate.config import PLAN_MS
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide, decide_all
 from gate.state.tenant import Tenant
 
 from .closure import Closure
+from .rollback import current_again, written_since
 from .selection import find_sources, names_of, select
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
     policy: int
     generation: int
     agent: bytes
+    rollback: bytes = b""  # the case that it goes back before
 
 
 _encode_plan = msgspec.msgpack.Encoder().encode
@@ -87,16 +91,21 @@ class Plans:
             plan_id, record = await self.load(p, req.plan)
             closure, _ = await self.closure(p.tenant, record.roots)
             return self._shown(p, plan_id, record, closure, 0.0, req)
-        roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
-        t = p.tenant
+        t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
+        if case is not None:
+            roots = written_since(p, case)
+        else:
+            roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
         closure, ms = await self.closure(t, roots)
         suspects = self.suspects(t, closure.nodes)
         record = PlanRecord(
-            roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id
-        )
+            roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id,
+            case.id if case is not None else b"",
+        )  # fmt: skip
         plan_id, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
         catalog = self.shard.indexes[t.account].catalog
-        await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
+        with suppress(ProjectionUnwritable):  # it is kept in memory as well
+            await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
         self._kept[t.account, plan_id] = record, expires_ms
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
@@ -113,6 +122,7 @@ class Plans:
         hidden = len(nodes) - len(seen)
         visible = [nodes[i] for i in seen]
         told = t.served_agents(nodes)
+        again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
         return Plan(
             agent=p.key,
             request_id=req.request_id,
@@ -136,6 +146,9 @@ class Plans:
             position=t.position,
             next=req.cursor + PAGE_ITEMS_MAX if req.cursor + PAGE_ITEMS_MAX < len(seen) else None,
             closure_ms=round(ms, 3),
+            again=[self.member(t, s, 0) for s in again[:PAGE_ITEMS_MAX]],
+            again_count=len(again),
+            rollback=ids.text("case_", record.rollback) if record.rollback else "",
         )
 
     def _mixed(self, t: Tenant, seq: int, members: set[int]) -> bool:
@@ -177,7 +190,13 @@ class Plans:
             raise Refused("plan_unknown", field="plan")
         t.plans_used.add(plan_id)
         self._kept.pop((t.account, plan_id), None)
-        self.shard.index_later(self.shard.indexes[t.account].catalog.use_plan, plan_id, self.shard.now_ms())
+        catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
+
+        def note() -> None:
+            with suppress(ProjectionUnwritable):  # `case_opened` names it, too
+                catalog.use_plan(plan_id, now_ms)
+
+        self.shard.index_later(note)
 
     def _usable(self, p: Principal, plan_id: bytes, record: PlanRecord) -> bool:
         """A plan may be handed on, to who could have made it."""

@@ -25,8 +25,10 @@ from gate.ledger import events as E
 from gate.ledger.block import decode
 from gate.ledger.errors import LedgerError
 from gate.ledger.jetstream import Unanswered, stored
+from gate.projections import ProjectionUnwritable
 from gate.refusals import Refused
 from gate.snapshots.files import SnapshotDamaged, forget_in_all
+from gate.snapshots.notary import Notary
 from gate.state.erasures import Erasure
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored
@@ -88,7 +90,7 @@ class Erasures:
                 try:
                     await self._advance(t, erasure)
                     erasure.trouble = ""
-                except (Refused, LedgerError, Unanswered, SnapshotDamaged) as e:
+                except (Refused, LedgerError, Unanswered, SnapshotDamaged, ProjectionUnwritable) as e:
                     erasure.trouble = str(e)
                 except Exception as e:
                     log.exception("an erasure of tenant %s didn't get on; it is tried again", t.account)
@@ -139,7 +141,7 @@ class Erasures:
             raise Refused("store_behind")
         aside, vectors = await asyncio.to_thread(_delete_copies, s.paths.run, s.paths.vector_files(t.account), t.account)
         texts = frozenset((t.account, seq) for seq in members)
-        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts)
+        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts, Notary(s.paths.creds))
         n = len(members)
         was = erasure.stores
         erasure.stores = {
@@ -148,13 +150,17 @@ class Erasures:
             "snapshots": snapshots + was.get("snapshots", 0),
         }  # fmt: skip
 
+    def janitor_is_silent(self) -> bool:
+        """Whether none has asked for too long: since the last question, or since this process began."""
+        return time.monotonic() - max(self.janitor_asked, self.shard.started) > JANITOR_SILENT_S
+
     def pending(self, erasure: Erasure) -> list[str]:
         """What is still to be done, for people."""
         left = [] if erasure.purged else ["this gatekeeper's stores"]
         if erasure.blocks:
             n = len(erasure.blocks)
             left.append(f"{n} block{'' if n == 1 else 's'} of the ledger wait for the janitor")
-            if time.monotonic() - self.janitor_asked > JANITOR_SILENT_S:
+            if self.janitor_is_silent():
                 left.append("the janitor doesn't ask for work: see `cordon status` and its log")
             elif self.janitor_trouble:
                 left.append(f"the janitor says: {self.janitor_trouble}")

@@ -25,6 +25,7 @@ BACK_OFF_MOST_S: Final = 1.0
 # A server that is cut off from the others takes itself for the stream's leader, and tells what it knows, for 10 s at most.
 DEPOSED_S: Final = 15.0
 REFUSALS_MAX: Final = 5  # an error that isn't about space may pass (a leader election, a configuration being changed)
+FUTILE_MAX: Final = 2  # once may be an answer that came too late
 HEADER_BYTES: Final = 256  # nats-py's own size check forgets the headers; the broker counts them and drops the connection
 _STORE_FAILED: Final = 10077  # carries the store's own words
 _NO_SPACE: Final = frozenset({10023, 10028, 10047})  # insufficient resources, memory and storage resources exceeded
@@ -51,12 +52,14 @@ class Committer:
         ack_timeout_s: float = 3.0,
         lease_s: float = 5.0,
         replicas: int = 1,
+        identity: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
         self.last_seq = last_seq
         self.retries = 0
-        self._nc = nc
+        self._futile = 0  # attempts of the append under way that left nothing, without a word of why
+        self._nc, self._identity = nc, identity
         self._subject = subject
         self._ack_timeout_s = ack_timeout_s
         self._lease_s = lease_s
@@ -71,6 +74,11 @@ class Committer:
         """False while the broker owes an answer (to an append or a `confirm`) for longer than the lease."""
         return self._unanswered_since is None or self._clock() - self._unanswered_since < self._lease_s
 
+    @property
+    def stuck(self) -> bool:
+        """The broker answers questions about the stream and stores nothing, as after its disk was full, until a restart."""
+        return self._futile >= FUTILE_MAX
+
     async def append(self, data: bytes) -> int:
         """Store `data` as the next message; its sequence. Waits as long as the outcome is unknown.
 
@@ -84,17 +92,20 @@ class Committer:
             self._asked()
             seq = await self._append(data)
             self._answered()
-            self.last_seq = seq
+            self.last_seq, self._futile = seq, 0
             return seq
 
     async def confirm(self) -> None:
-        """Ask whether the stream still ends where this writer left it: `healthy` then holds for an idle writer too."""
+        """Ask whether the stream is still the same and ends where this writer left it: an idle one is then `healthy` too."""
         if self._outstanding.locked():
             return  # the append under way is the question
         async with self._outstanding:
             self._asked()
             try:
-                last = (await stream_state(self._nc, self.stream)).last
+                state = await stream_state(self._nc, self.stream)
+                last = state.last
+                if self._identity and state.identity != self._identity:
+                    raise LedgerWentBack(f"{self.stream} isn't the stream any more that was read at the start.")
                 self._check_reaches(last)
             except Unanswered:
                 return
@@ -112,6 +123,7 @@ class Committer:
                 found = await self._is_stored(digest)
                 if found:
                     return self.last_seq + 1
+                self._futile += found is False and ack is None
                 if found is False and ack is not None and ack.error is not None:
                     refusals += 1
                     self._give_up(ack.error, refusals)
@@ -137,7 +149,7 @@ class Committer:
         return ack.seq
 
     async def _is_stored(self, digest: bytes) -> bool | None:
-        """Whether our bytes are at the expected sequence; None if nobody tells. Another's bytes there are `SteppedDown`."""
+        """Whether our bytes are at the expected sequence; None if nobody can tell. Another's bytes there are `SteppedDown`."""
         expected = self.last_seq + 1
         try:
             last = (await stream_state(self._nc, self.stream)).last
@@ -147,7 +159,10 @@ class Committer:
             there = await stored(self._nc, self.stream, expected)
         except Unanswered:
             return None
-        if there is None or hashlib.sha256(there).digest() != digest:
+        if there is None:  # counted and not kept: a broker whose disk was full does so until it is started again
+            self._futile += 1
+            return None
+        if hashlib.sha256(there).digest() != digest:
             raise SteppedDown(self.stream, expected)
         return True
 

@@ -42,7 +42,8 @@ class LedgerWentBack(LedgerError):
         super().__init__(
             message,
             reason="ledger_went_back",
-            advice="The shard stays stopped. Restore the stream, or accept the loss with `cordon rebuild --accept-ledger`.",
+            advice="The shard stays stopped. Restore broker/js from a copy. Only if that is impossible accept the loss: "
+            "`cordon down`, then `cordon rebuild --accept-ledger NAME`.",
         )
 
 

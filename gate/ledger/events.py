@@ -9,6 +9,8 @@ Enumerations are indexes into the ordered tuples of bus.frames. An unknown tag o
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from bus.frames import CLASSIFICATIONS, NoticeKind
@@ -85,6 +87,8 @@ class MemoryWritten(
     gate: str = ""
     enc: str = ""  # encoder id and hash of the vector in the body
     body: bytes  # H("cordon.body.1" ‖ u32 len ‖ body)
+    fixed: bool = False  # its writer named the moment that it expires: no report moves it
+    promotes: int = 0  # tenant_seq of the memory of a task whose text this is
 
 
 def is_plain(e: MemoryWritten) -> bool:
@@ -263,11 +267,28 @@ class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which of a tenant's memories a restored ledger has the text of: all that is said must fit; nothing said = all.
+
+    `project`: its name; `user`: the token of the end user; `agents`: ids of who wrote.
+    """
+
+    project: str = ""
+    user: str = ""
+    agents: list[bytes] = []
+
+    def fits(self, e: MemoryWritten) -> bool:
+        return self.project in ("", e.project) and self.user in ("", e.user) and (not self.agents or e.agent in self.agents)
+
+
 class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="home_restored"):
     """This ledger was made of a copy of another one, up to here. What was written there later is not in it.
 
     `source`: the id of that ledger's stream; `block`, `at`: the last block that was taken, and when it was decided. `later`: up
     to which block of the source erasures, holds, revocations and settings were carried over; 0 = nobody could look.
+
+    `part`: the ledger isn't whole. It has this tenant alone, and of its memories the text of these; of all others ids, labels and
+    edges are left. Nothing may be written after it.
     """
 
     by: str
@@ -276,6 +297,7 @@ class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ho
     at: int
     later: int = 0
     read_only: bool = False
+    part: Part | None = None
     body: bytes = b""  # NoteBody with the reason
 
 
@@ -322,6 +344,38 @@ class LegalHoldLifted(Event, frozen=True, kw_only=True, omit_defaults=True, tag=
     body: bytes = b""  # NoteBody
 
 
+class LifeExtended(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_extended"):
+    """An agent reported that these memories were of use to it: they expire later. `items`: [tenant_seq, the new end in ms]."""
+
+    agent: bytes
+    items: list[tuple[int, int]]
+
+
+class LifeEnded(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_ended"):
+    """These memories have expired from here on, whatever end they had. Nothing is erased. `deltas` as in CasePart.
+
+    `why`: `session` (the context that wrote them was closed), `task` (a finished task was compacted) or `pruned`.
+    """
+
+    end: bytes
+    why: Literal["session", "task", "pruned"]
+    agent: bytes
+    person: str = ""
+    count: int
+    deltas: bytes
+    plan: bytes = b""
+    body: bytes = b""  # NoteBody
+
+
+class LifeResumed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="life_resumed"):
+    """What was ended by `end` lives on, as if it had not been, up to the time to live that it has."""
+
+    end: bytes
+    agent: bytes
+    person: str = ""
+    body: bytes = b""  # NoteBody
+
+
 AnyEvent = (
     MemoryWritten
     | MemoryReviewed
@@ -344,6 +398,9 @@ AnyEvent = (
     | ErasureDone
     | LegalHoldPlaced
     | LegalHoldLifted
+    | LifeExtended
+    | LifeEnded
+    | LifeResumed
 )
 
 

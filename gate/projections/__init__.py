@@ -32,6 +32,18 @@ class ProjectionUnusable(CordonError):
         self.detail = detail
 
 
+class ProjectionUnwritable(CordonError):
+    """A projection's file is sound and can't be written: a full disk, no right, no file descriptor left. It passes by itself."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"The projection {path.name} can't be written ({detail}).",
+            reason="store_unwritable",
+            advice="Free disk space, or see who may write there; it is tried again by itself.",
+        )
+        self.path = path
+
+
 def set_aside(path: Path, aside_dir: Path) -> list[Path]:
     """Move a file and its side files into `aside_dir`, never over something there. Returns where they are now; logs each."""
     aside_dir.mkdir(parents=True, exist_ok=True)

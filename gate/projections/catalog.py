@@ -3,12 +3,16 @@
 Owned by the index thread; one connection, one thread at a time. Invariant: the position (ledger and tenant sequence, chain hash)
 changes in the transaction of the rows that it speaks for, so a block that comes again is skipped, also after a kill. Commits are
 off the receipt path (the ledger has the rows); this connection sees its own rows before they are committed.
+
+What isn't committed is kept in memory too: where the machine refuses to write (`trouble`), the rows are read from there, and are
+written when it goes again. Its owner takes no more drafts meanwhile, so what is kept is bounded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +25,13 @@ import msgspec
 
 from gate.ledger.events import MemoryBody
 
-from . import ProjectionUnusable
+from . import ProjectionUnusable, ProjectionUnwritable
 from .queries import load_queries
 
+_log = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 1
 COMMIT_ROWS: Final = 1_000  # beside COMMIT_S: a kill loses at most this much work, never data
+RETRY_S: Final = 1.0  # so often a file that couldn't be written is tried again
 COMMIT_S: Final = 1.0  # of many tenants each has few rows a second, and a commit costs as much as ten rows
 # cache in KiB (negative); a checkpoint every 4,000 pages keeps the WAL near 16 MB and off most commits
 _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON", "cache_size=-8000", "wal_autocheckpoint=4000")
@@ -33,6 +39,10 @@ _SQL: Final = {name: q.sql for name, q in load_queries("catalog").items()}
 _decode_evidence = msgspec.json.Decoder(tuple[str, ...]).decode
 # Only these codes mean that the file is bad. A full disk or a lock is no reason to set a catalog aside.
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_MACHINE: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+     sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +69,37 @@ class Position:
     chain: bytes
 
 
-class Catalog:
-    """`stream_identity` names the very stream (not only its name) whose blocks are applied.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one block brought."""
 
-    Raises ProjectionUnusable when the file is damaged, of another schema version or of another stream; sqlite3.OperationalError
-    when the machine is at fault (disk full, no permission).
+    rows: list[MemoryRow]
+    after: Position
+
+
+class Catalog:
+    """`trouble`: why nothing can be written now; empty = all is well.
+
+    `stream_identity` names the very stream (not only its name) whose blocks are applied.
+
+    Raises ProjectionUnusable when the file is damaged, of another schema version or of another stream; ProjectionUnwritable when
+    the machine is at fault (disk full, no permission).
     """
 
     def __init__(self, path: Path, stream_identity: str) -> None:
         self.path = path
         self._uncommitted = 0
         self._waiting_since: float | None = None
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._parts: list[_Part] = []  # since the last commit
+        self.trouble = ""
+        self._again_at = 0.0
+        self._position: Position | None = None
         try:
-            with _damage_named(self.path):
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        except sqlite3.OperationalError as error:
+            raise ProjectionUnwritable(path, str(error)) from error
+        try:
+            with self._written():
                 self._configure()
                 self._position = self._open(stream_identity)
         except BaseException:
@@ -119,7 +146,8 @@ class Catalog:
     def apply(self, rows: Sequence[MemoryRow], ledger_seq: int, tenant_seq: int, chain: bytes) -> int:
         """Apply one block's part of this tenant (no rows = only the position moves) and return how many rows were new.
 
-        A block, or a row, at or before the position is skipped. All or nothing: on an error this call leaves no trace.
+        A block, or a row, at or before the position is skipped. All or nothing: on an error this call leaves no trace. That the
+        machine refuses to write is none: see `trouble`.
         """
         done = self._position
         if done is not None and ledger_seq <= done.ledger_seq:
@@ -128,16 +156,55 @@ class Catalog:
         if tenant_seq < after:
             raise ValueError(f"block {ledger_seq} ends at tenant_seq {tenant_seq}, but {after} is applied: the ledger went back")
         new = [row for row in rows if row.seq > after]
-        with _damage_named(self.path):
-            if not self._db.in_transaction:
-                self._db.execute("BEGIN IMMEDIATE")
-            with self._savepoint():
-                self._db.executemany(_SQL["insert_memory"], map(_columns, new))
-                self._db.executemany(_SQL["insert_source"], [pair for row in new for pair in _citations(row)])
-                self._db.execute(_SQL["move_position"], (ledger_seq, tenant_seq, chain))
-        self._position = Position(ledger_seq, tenant_seq, chain)
+        part = _Part(new, Position(ledger_seq, tenant_seq, chain))
+        if not self.trouble:
+            with self._machine_named(), _damage_named(self.path):
+                self._write(part)
+        if self._parts and not new:  # only the position moves
+            part = _Part(self._parts.pop().rows, part.after)
+        self._parts.append(part)
+        self._position = part.after
         self._uncommitted += len(new)
         return len(new)
+
+    def _write(self, part: _Part) -> None:
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN IMMEDIATE")
+        at = part.after
+        with self._savepoint():
+            self._db.executemany(_SQL["insert_memory"], map(_columns, part.rows))
+            self._db.executemany(_SQL["insert_source"], [pair for row in part.rows for pair in _citations(row)])
+            self._db.execute(_SQL["move_position"], (at.ledger_seq, at.tenant_seq, at.chain))
+
+    @contextmanager
+    def _machine_named(self) -> Iterator[None]:
+        """Where the machine refuses, nothing of what isn't committed is in the file; all of it is kept."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _MACHINE:
+                raise
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if not self.trouble:
+                _log.error("%s can't be written: %s", self.path, error)
+            self.trouble = str(error)
+
+    def _write_again(self) -> None:
+        """All that is kept, in one transaction."""
+        with self._machine_named(), _damage_named(self.path):
+            nothing = [_Part([], self._position)] if self._position else []  # it is tried all the same
+            for part in self._parts or nothing:
+                self._write(part)
+            self._end()
+            self.trouble = ""
+            _log.info("%s can be written again", self.path)
+
+    def _end(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("COMMIT")
+        self._parts.clear()
+        self._uncommitted, self._waiting_since = 0, None
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:
@@ -148,32 +215,38 @@ class Catalog:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK TO block")
                 self._db.execute("RELEASE block")
-            else:  # SQLite gave up the whole transaction (disk full): what came before is gone too
-                self._position, self._uncommitted = self._committed_position(), 0
-            raise
+            raise  # outside a transaction SQLite gave up all of it (disk full)
         self._db.execute("RELEASE block")
-
-    def _committed_position(self) -> Position | None:
-        row = self._db.execute(_SQL["read_position"]).fetchone()
-        return Position(*row[2:]) if row[2] else None
 
     def maybe_commit(self, now: float) -> bool:
         """Commit if 1,000 rows wait, or COMMIT_S after the first call that found something waiting. `now`: monotonic seconds."""
+        if self.trouble:
+            if now < self._again_at:
+                return False
+            self._again_at = now + RETRY_S
+            self._write_again()
+            return not self.trouble
         if not self._db.in_transaction:
             return False
         if self._waiting_since is None:
             self._waiting_since = now
         if self._uncommitted < COMMIT_ROWS and now - self._waiting_since < COMMIT_S:
             return False
-        self.commit()
-        return True
+        self._commit()
+        return not self.trouble
 
     def commit(self) -> None:
-        """Make everything applied so far survive a kill."""
-        if self._db.in_transaction:
-            with _damage_named(self.path):
-                self._db.execute("COMMIT")
-        self._uncommitted, self._waiting_since = 0, None
+        """Make everything applied so far survive a kill. Raises ProjectionUnwritable."""
+        if self.trouble:
+            self._write_again()
+        else:
+            self._commit()
+        if self.trouble:
+            raise ProjectionUnwritable(self.path, self.trouble)
+
+    def _commit(self) -> None:
+        with self._machine_named(), _damage_named(self.path):
+            self._end()
 
     # --- reading ------------------------------------------------------------------------------------
     def fetch(self, seqs: Sequence[int]) -> dict[int, MemoryRow]:
@@ -182,7 +255,12 @@ class Catalog:
             return {}
         with _damage_named(self.path):
             found = self._db.execute(_SQL["fetch"], (json.dumps([int(seq) for seq in seqs]),)).fetchall()
-        return {row[0]: _row(row) for row in found}
+        wanted = set(seqs) if self.trouble else set()
+        return {row[0]: _row(row) for row in found} | {row.seq: row for row in self._unwritten() if row.seq in wanted}
+
+    def _unwritten(self) -> list[MemoryRow]:
+        """What the file doesn't have because of its trouble, ascending."""
+        return [row for part in self._parts for row in part.rows] if self.trouble else []
 
     def iterate(self, batch: int = 1_000) -> Iterator[list[MemoryRow]]:
         """All memories ascending, in lists of at most `batch`; safe beside applying."""
@@ -198,13 +276,16 @@ class Catalog:
     def after(self, seq: int, most: int) -> list[MemoryRow]:
         """At most `most` memories after a tenant_seq, ascending."""
         with _damage_named(self.path):
-            return [_row(row) for row in self._db.execute(_SQL["after"], (seq, most)).fetchall()]
+            found = [_row(row) for row in self._db.execute(_SQL["after"], (seq, most)).fetchall()]
+        return [*found, *(row for row in self._unwritten() if row.seq > seq)][:most]
 
     def find_source(self, evidence_uri: str) -> list[int]:
         """The tenant_seqs, ascending, of memories that cite this evidence, or a span of it (the same URI followed by `#…`)."""
         with _damage_named(self.path):
             found = self._db.execute(_SQL["citing"], (_hash(evidence_uri),)).fetchall()
-        return [seq for seq, evidence in found if evidence_uri in cited_names(_decode_evidence(evidence))]
+        cited = [(seq, _decode_evidence(evidence)) for seq, evidence in found]
+        cited += [(row.seq, row.evidence) for row in self._unwritten()]
+        return [seq for seq, evidence in cited if evidence_uri in cited_names(evidence)]
 
     def count(self) -> int:
         with _damage_named(self.path):
@@ -216,7 +297,7 @@ class Catalog:
         `scrub`.
         """
         self.commit()
-        with _damage_named(self.path), self._transaction():
+        with self._written(), self._transaction():
             self._db.executemany(_SQL["erase_source"], [pair for row in rows for pair in _citations(row)])
             self._db.executemany(_SQL["erase_memory"], [(row.seq,) for row in rows])
 
@@ -226,7 +307,7 @@ class Catalog:
         What was overwritten in the file itself is zeroed already (secure_delete).
         """
         self.commit()
-        with _damage_named(self.path):
+        with self._written():
             busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return bool(busy == 0)
 
@@ -258,15 +339,23 @@ class Catalog:
 
     def _change_plan(self, query: str, values: tuple[object, ...]) -> int:
         self.commit()  # a plan's life is its own: never rolled back with a block
-        with _damage_named(self.path), self._transaction():
+        with self._written(), self._transaction():
             return self._db.execute(_SQL[query], values).rowcount
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """A change that its caller waits for: ProjectionUnwritable where the machine refuses."""
+        with self._machine_named(), _damage_named(self.path):
+            yield
+        if self.trouble:
+            raise ProjectionUnwritable(self.path, self.trouble)
 
     # --- closing ------------------------------------------------------------------------------------
     def close(self) -> None:
         """Commit and close. Closing twice is allowed."""
         try:
             self.commit()
-        except sqlite3.ProgrammingError:
+        except (sqlite3.ProgrammingError, ProjectionUnwritable):  # closed already; or the next start has it from the ledger
             return
         finally:
             self._db.close()

@@ -2,8 +2,8 @@
 
 A projection for operators; agents never wait for it. One thread writes. Invariants: rows only arrive by INSERT, and leave only
 with their whole tenant; in the same transaction comes how far each stream is applied, so a block that comes again is skipped;
-after an error nothing more goes in (the file stays right up to its positions, and the next start replays the rest). The queue
-is bounded by rows.
+what the machine refuses to write (`trouble`) is tried again, after another error nothing more goes in (the file stays right up to
+its positions, and the next start replays the rest). The queue is bounded by rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from bus.errors import CordonError, Unavailable
 
-from . import ProjectionUnusable
+from . import ProjectionUnusable, ProjectionUnwritable
 from .lineage_rows import OF_TENANTS, Rows
 from .queries import load_queries
 
@@ -37,6 +37,7 @@ FLUSH_ROWS: Final = 2_048  # or FLUSH_S: a transaction costs 2 ms and one fdatas
 FLUSH_S: Final = 0.2  # who waits for a position (`wait`) is served at once
 TRANSACTION_ROWS_MAX: Final = 8_192  # when it is behind
 QUEUE_ROWS_MAX: Final = 500_000  # about 100 MB of tuples, and ten seconds of the fastest writing that was measured
+RETRY_S: Final = 1.0  # so often a file that couldn't be written is tried again
 QUERY_TIMEOUT_S: Final = 10.0
 SCRATCH_ROWS: Final = 20_000
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -44,6 +45,14 @@ _QUERIES: Final = load_queries("lineage")
 _SCHEMA: Final = load_queries("lineage_schema")
 _DAMAGE: Final = (duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 _DAMAGE_SIGNS: Final = ("orrupt", "not read enough bytes")  # checksums and short files come under general types
+_MACHINE_SIGNS: Final = (
+    "No space left",
+    "Too many open files",
+    "Permission denied",
+    "Read-only file",
+    "quota exceeded",
+    "File too large",
+)
 _BUGS: Final = (duckdb.ProgrammingError, duckdb.DataError)  # a wrong statement or parameter
 _HEADER_BYTES: Final = 3 * 4_096  # before the first block of a DuckDB file
 
@@ -93,6 +102,7 @@ class LineageStore:
             raise
         self._accepted = dict(self._positions)
         self._failed: CordonError | None = None
+        self._trouble: ProjectionUnwritable | None = None
         self._changed = threading.Condition()  # guards everything below
         self._queue: deque[_Block] = deque()
         self._queued_rows = 0
@@ -113,6 +123,11 @@ class LineageStore:
     def failed(self) -> CordonError | None:
         """Why nothing is applied any more, if so."""
         return self._failed
+
+    @property
+    def trouble(self) -> ProjectionUnwritable | None:
+        """Why nothing can be written now; it is tried again."""
+        return self._trouble
 
     @property
     def backlog(self) -> int:
@@ -143,17 +158,38 @@ class LineageStore:
 
     def _write_all(self) -> None:
         try:
-            cursor = self._root.cursor()
             while blocks := self._take():
-                positions = _apply(cursor, blocks)
+                while (positions := self._applied(blocks)) is None:
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._closing, RETRY_S)
+                        if self._closing:  # it comes again by replay
+                            return
                 with self._changed:
+                    self._trouble = None
                     self._positions.update(positions)
                     self._wake(lambda waiter: self._positions[waiter.stream] >= waiter.seq, None)
-            cursor.close()
         except BaseException as error:  # whatever it was, the file is right up to its positions
             _log.exception("lineage store %s stops applying", self.path)
             with self._changed:
                 self._fail(_named(self.path, error))
+
+    def _applied(self, blocks: list[_Block]) -> dict[str, int] | None:
+        """The positions that are on disk now; None where the machine refused, and nothing of it is there."""
+        cursor = self._root.cursor()
+        try:
+            return _apply(cursor, blocks)
+        except duckdb.Error as error:
+            named = _named(self.path, error)
+            if not isinstance(named, ProjectionUnwritable):
+                raise
+            with self._changed:
+                if self._trouble is None:
+                    _log.error("%s", named.message)
+                self._trouble = named
+                self._wake(lambda _: True, _for_caller(named))
+            return None
+        finally:
+            cursor.close()
 
     def _take(self) -> list[_Block]:
         """Wait until it is worth a transaction, then the oldest blocks; none = closed and done."""
@@ -193,6 +229,8 @@ class LineageStore:
                 raise _for_caller(self._failed)
             if self._positions[stream] >= seq:
                 return
+            if self._trouble is not None:
+                raise _for_caller(self._trouble)
             self._waiters.append(waiter)
             self._urgent = True
             self._changed.notify_all()
@@ -344,6 +382,8 @@ def _named(path: Path, error: BaseException) -> CordonError:
     """Damage is a reason to rebuild; a lack of memory or disk isn't, nor is a bug of ours."""
     if isinstance(error, CordonError):
         return error
+    if any(sign in str(error) for sign in _MACHINE_SIGNS):
+        return ProjectionUnwritable(path, str(error))
     if isinstance(error, _DAMAGE) or any(sign in str(error) for sign in _DAMAGE_SIGNS):
         return ProjectionUnusable(path, "damaged", str(error))
     return _unavailable(f"{type(error).__name__}: {error}", "lineage_failed")
@@ -364,9 +404,15 @@ def _connect(path: Path, memory_limit: str, *, read_only: bool = False) -> duckd
     except duckdb.IOException as error:
         if "lock" in str(error):
             raise _unavailable(f"another process has {path.name} open", "lineage_locked") from error
-        raise ProjectionUnusable(path, "damaged", str(error)) from error
+        raise _unopened(path, error) from error
     except duckdb.Error as error:
-        raise ProjectionUnusable(path, "damaged", str(error)) from error
+        raise _unopened(path, error) from error
+
+
+def _unopened(path: Path, error: duckdb.Error) -> CordonError:
+    """Of a file that doesn't open everything is damage but what the machine refuses."""
+    named = _named(path, error)
+    return named if isinstance(named, ProjectionUnwritable) else ProjectionUnusable(path, "damaged", str(error))
 
 
 def _open(con: duckdb.DuckDBPyConnection, path: Path, streams: dict[str, str]) -> dict[str, int]:
@@ -377,7 +423,7 @@ def _open(con: duckdb.DuckDBPyConnection, path: Path, streams: dict[str, str]) -
         found = _read_positions(con, path, streams)
         _thin_out(con, found)
     except duckdb.Error as error:
-        raise ProjectionUnusable(path, "damaged", str(error)) from error
+        raise _unopened(path, error) from error
     return {name: found.get(name, 0) for name in streams}
 
 

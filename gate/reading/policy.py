@@ -74,6 +74,7 @@ class Rows:
     task_state: Ints
     erased: Ints
     expires: Ints
+    ended: Ints
     valid_from: Ints
     valid_until: Ints
     written: Ints
@@ -130,7 +131,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("not_a_reader", DENY, "Its readers do not include this principal.", lambda r, a: ~a.readers_ok),
     Rule("held", QUARANTINE, "It is held by an open case or waits for a review.", lambda r, a: r.held != 0),
     Rule(
-        "expired", DENY, "It has expired or is no longer valid.", lambda r, a: (r.expires <= a.as_of) | (r.valid_until <= a.as_of)
+        "expired",
+        DENY,
+        "It has expired or is no longer valid.",
+        lambda r, a: (r.expires <= a.as_of) | (r.valid_until <= a.as_of) | ((r.ended != 0) & (r.ended <= a.as_of)),
     ),
     Rule("not_yet_valid", DENY, "It is not valid yet.", lambda r, a: (r.valid_from > a.as_of) | (r.written > a.as_of)),
     Rule("superseded", DENY, "A newer memory replaces it.", lambda r, a: r.superseded),

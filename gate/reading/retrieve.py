@@ -193,7 +193,7 @@ class Usable:
 
 def _usable(c: Columns, seqs: Seqs, now_ms: int) -> tuple[Mask, int]:
     """Rows that are usable now, and when time alone changes that of one of them."""
-    ok: Mask = (c.held[seqs] == 0) & (c.erased[seqs] == 0)
+    ok: Mask = (c.held[seqs] == 0) & (c.erased[seqs] == 0) & (c.ended[seqs] == 0)
     until_ms = next_change(c, seqs, now_ms)
     for ends in (c.expires[seqs], c.valid_until[seqs]):
         ahead = ends > now_ms

@@ -93,7 +93,7 @@ def memory_of(p: Principal, seq: int, e: MemoryWritten, row: MemoryRow, now_ms: 
         written_at=rfc3339(e.ms),
         valid_from=_when(e.from_),
         valid_until=_when(e.until),
-        expires_at=_when(e.expires),
+        expires_at=_when(c.expires[seq]),
         supersedes=t.memory_id(e.supersedes) if e.supersedes and decide(p, e.supersedes, now_ms) else "",
         superseded_by=t.memory_id(by) if by and decide(p, by, now_ms) else "",
         position=seq,
@@ -120,7 +120,8 @@ class Shown:
             kept = {}
             self._kept[t.account] = t.facts, kept
         known = kept.get(seq)
-        if known is not None and now_ms < known[0]:
+        ends = min(t.columns.at.expires[seq], t.columns.at.valid_until[seq])  # a report moves it, and is no fact
+        if known is not None and now_ms < known[0] == ends:
             return known[1]
         e = decode_memory(row.meta)
         found = memory_of(p, seq, e, row, now_ms, row.content)
@@ -128,7 +129,7 @@ class Shown:
             if self._size >= SHOWN_MAX:
                 self._kept, self._size = {t.account: (t.facts, kept := {})}, 0
             self._size += seq not in kept
-            kept[seq] = min(t.columns.at.expires[seq], t.columns.at.valid_until[seq]), found
+            kept[seq] = ends, found
         return found
 
     def forget(self, account: str) -> None:

@@ -20,6 +20,7 @@ from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
 from gate.ledger.members import unpack_members
 from gate.ledger.replay import StreamState, stream_state
 from gate.snapshots.files import Kept, SegmentWriter, SnapshotForeign, Stream, forget, read_kept, sweep, write_kept
+from gate.snapshots.notary import Notary
 from gate.verifying.gaps import blocks_around_gaps, nothing_instead
 
 Progress = Callable[[str, int, int], None]  # stage, done, of
@@ -28,7 +29,8 @@ Progress = Callable[[str, int, int], None]  # stage, done, of
 class Capture:
     """One capture of a shard into `folder`, which may hold an earlier one of the same ledger."""
 
-    def __init__(self, nc: Client, shard: int, folder: Path, progress: Progress) -> None:
+    def __init__(self, nc: Client, shard: int, folder: Path, progress: Progress, notary: Notary) -> None:
+        self._notary = notary
         self._nc, self._shard, self._folder, self._progress = nc, shard, folder, progress
         self._events = self._memories = self._ms = 0
         self._erased: set[tuple[str, int]] = set()
@@ -51,7 +53,7 @@ class Capture:
             memories=was.memories + self._memories,
         )
         if self._erased:  # also in what was copied before they were; a kill before the last line does it all again
-            forget(self._folder, kept.ledger.segments, frozenset(self._erased))
+            forget(self._folder, kept.ledger, frozenset(self._erased), self._notary)
         write_kept(self._folder, kept)
         return kept
 

@@ -5,7 +5,9 @@ Memories are as they were then; who there is, and what was forbidden since, is a
     taken as it is    agents, their keys, delegations and revocations; tenants; closed contexts; accepted losses
     its members only  erasures, legal holds, cases (those of memories that were there already)
     if it tightens    settings, sharing and state of a project; suspending or deleting a tenant; rejecting in review
-    left out          memories, feedback to them; releases, unless of a case that is carried over too
+                      ends of memories before their time
+    left out          memories, feedback to them, reports that have them live longer; releases and resumptions, unless of a
+                      case or an end that is carried over too
 
 Invariant: nothing that is carried over shows more than the earlier ledger did, and no text comes back that was erased since.
 """
@@ -38,6 +40,7 @@ class Earlier:
         self._begun: set[bytes] = set()  # cases that have parts before the cut
         self._erasures: set[bytes] = set()
         self._legal: set[bytes] = set()
+        self._ends: set[bytes] = set()  # that are carried over
         self._parts: dict[bytes, dict[int, E.CasePart]] = {}
         self._names: dict[bytes, bytes] = {}  # cases that are carried over → under which id
 
@@ -81,6 +84,10 @@ class Earlier:
                 members = self._here([event.deltas])
                 self._legal |= {event.hold} if len(members) else set()
                 return [_with(event, members)] if len(members) else []
+            case E.LifeEnded():
+                members = self._here([event.deltas])
+                self._ends |= {event.end} if len(members) else set()
+                return [_with(event, members)] if len(members) else []
             case E.ProjectChanged():
                 return [self._tighter(event)]
             case E.TenantChanged():
@@ -96,7 +103,9 @@ class Earlier:
                 return event.erasure in self._erasures
             case E.LegalHoldLifted():
                 return event.hold in self._legal
-            case E.MemoryWritten() | E.CaseReleased() | E.NoticeSent() | E.NoticeAcked():
+            case E.LifeResumed():
+                return event.end in self._ends
+            case E.MemoryWritten() | E.LifeExtended() | E.CaseReleased() | E.NoticeSent() | E.NoticeAcked():
                 return False
         return True
 
@@ -173,8 +182,8 @@ def tighter(a: ProjectSettings, b: ProjectSettings) -> ProjectSettings:
     )
 
 
-def _with(event: E.MemoryErased | E.LegalHoldPlaced, members: Members) -> E.AnyEvent:
-    """An erasure or legal hold of these members: they were one part, and are no more now."""
+def _with(event: E.MemoryErased | E.LegalHoldPlaced | E.LifeEnded, members: Members) -> E.AnyEvent:
+    """An erasure, legal hold or end of these members: they were one part, and are no more now."""
     [(count, deltas)] = pack_members(members)
     return msgspec.structs.replace(event, count=count, deltas=deltas)
 

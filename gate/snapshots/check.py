@@ -1,22 +1,26 @@
-"""A folder of segments read again, block by block: chains, bodies, ends. It needs no broker, no home and no key.
+"""A folder of segments read again, block by block: chains, bodies, ends. It needs no broker; the gatekeeper's credential only
+where texts were taken out of it.
 
 A finding names the file; the walk goes on after it. Only what the ledger in it says was erased may be without its text.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from gate import ids
 from gate.ledger import events as E
 from gate.ledger.block import Header, decode_reads
 from gate.ledger.chain import ReadsHead
 from gate.ledger.errors import LedgerError
 from gate.ledger.members import unpack_members
 from gate.snapshots.files import Kept, Segment, SnapshotDamaged, Stream, forgotten, read_kept, read_segment
+from gate.snapshots.notary import Notary
 from gate.verifying.survey import Survey
 
 FINDINGS_MAX: Final = 100
@@ -33,8 +37,8 @@ class Cut(msgspec.Struct, kw_only=True):
 class Check:
     """`position`: a restore's last block, 0 = the copy's. `before_ms`: the last one that was decided by then; 0 = any."""
 
-    def __init__(self, folder: Path, position: int = 0, before_ms: int = 0) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, notary: Notary, position: int = 0, before_ms: int = 0) -> None:
+        self.folder, self._notary = folder, notary
         self._position, self._before_ms = position, before_ms
         self._cut = Cut()
         self._named = 0  # the last READS block that a block up to the cut names
@@ -42,6 +46,10 @@ class Check:
         self.count = 0
         self._bare: set[tuple[str, int]] = set()
         self._blocks = self._events = 0
+        self._middle = 0  # the block in the middle
+        self._names: dict[str, str] = {}  # tenants
+        self._users: Counter[tuple[str, str]] = Counter()  # (tenant, user's token) → memories
+        self._drill: dict[str, Any] = {}
 
     def found(self, what: str) -> None:
         self.count += 1
@@ -49,13 +57,15 @@ class Check:
             self.findings.append(what)
 
     def run(self) -> dict[str, Any]:
-        """{ok, findings, findings_count, blocks, events, cut}."""
+        """{ok, findings, findings_count, blocks, events, cut, drill}. `drill`: what of it a drill may choose: the time of the
+        middle block, a memory in it, the end user with the most memories.
+        """
         try:
             kept = read_kept(self.folder)
             if kept is None:
                 raise SnapshotDamaged(self.folder, "it has no streams.json: no copy into it was ever finished")
             self._ledger(kept)
-            self._bare -= forgotten(self.folder)
+            self._bare -= forgotten(self.folder, kept.ledger, self._notary)
             self._reads(kept.reads)
         except SnapshotDamaged as e:
             self.found(e.message)
@@ -68,10 +78,16 @@ class Check:
             "blocks": self._blocks,
             "events": self._events,
             "cut": msgspec.to_builtins(self._cut),
+            "drill": self._drill | {"user": self._busiest()},
         }
+
+    def _busiest(self) -> dict[str, str]:
+        [((tenant, user), _)] = self._users.most_common(1) or [(("", ""), 0)]
+        return {"tenant": self._names.get(tenant, ""), "user": user} if user else {}
 
     def _ledger(self, kept: Kept) -> None:
         at = [""]
+        self._middle = (kept.ledger.last + 1) // 2
         survey = Survey("LEDGER", lambda what: self.found(f"{self.folder / at[0]}: {what}"))
 
         def block(no: int, data: bytes) -> bytes:
@@ -79,6 +95,8 @@ class Check:
             if found is None:
                 return b""
             self._reached(no, found.header)
+            if no <= self._middle:
+                self._drill |= {"ms": found.header.ms, "block": no}
             for section in found.sections:
                 for seq, (meta, body) in enumerate(section.events, section.seq):
                     self._event(section.tenant, seq, meta, body)
@@ -103,9 +121,21 @@ class Check:
             return
         if body is None and getattr(event, "body", None):
             self._bare.add((tenant, seq))
+        match event:
+            case E.TenantAdded():
+                self._names[tenant] = event.name
+            case E.MemoryWritten():
+                if event.user and body is not None:
+                    self._users[tenant, event.user] += 1
+                if body is not None and (("ms" in self._drill and event.ms <= self._drill["ms"]) or "memory" not in self._drill):
+                    self._drill |= {"memory": ids.text("mem_", event.id), "tenant": self._names.get(tenant, "")}
         if isinstance(event, E.MemoryErased):
             self._bare.difference_update((tenant, s) for s in unpack_members([event.deltas]).tolist())
-        elif isinstance(event, E.LedgerAccepted) or (isinstance(event, E.TenantChanged) and event.state == "deleted"):
+        elif (
+            isinstance(event, E.LedgerAccepted)
+            or (isinstance(event, E.TenantChanged) and event.state == "deleted")
+            or (isinstance(event, E.HomeRestored) and event.part is not None)  # a part's, whose others it left out
+        ):
             self._bare = {(t, s) for t, s in self._bare if t != tenant}
 
     def _reads(self, stream: Stream) -> None:

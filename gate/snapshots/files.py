@@ -19,9 +19,10 @@ from typing import Final
 
 import msgspec
 
-from bus.errors import CordonError
+from bus.errors import ConfigError, CordonError
 from gate.ledger.block import decode, strip
 from gate.ledger.errors import LedgerCorrupt
+from gate.snapshots.notary import Notary
 
 MAGIC: Final = b"CSG1"
 SEGMENT_BYTES_MAX: Final = 64 << 20  # then the next one begins: what an erasure rewrites, and a check reads, at a time
@@ -174,14 +175,14 @@ def sweep(folder: Path, kept: Kept | None) -> None:
             path.unlink()
 
 
-def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
-    """Take these texts out of segments of the ledger; how many were replaced. Every hash stays as it was.
+def forget(folder: Path, ledger: Stream, erased: Erased, notary: Notary) -> int:
+    """Take these texts out of the ledger's segments; how many were replaced. Every hash stays as it was.
 
     What goes is noted before, for the erasure itself may be younger than the copy. Repeated, it finds nothing to do.
     `SnapshotDamaged`: that segment, and what comes after it, is as it was.
     """
     replaced = 0
-    for segment in segments:
+    for segment in ledger.segments:
         path = folder / segment.file
         blocks, changed = [], False
         for no, data in read_segment(folder, segment):
@@ -192,35 +193,54 @@ def forget(folder: Path, segments: Iterable[Segment], erased: Erased) -> int:
             changed = changed or stripped is not data
             blocks.append(stripped)
         if changed:
-            _note_forgotten(folder, erased)
+            _note_forgotten(folder, ledger.identity, erased, notary)
             _write(path, framed(blocks))
             replaced += 1
     return replaced
 
 
-def forgotten(folder: Path) -> Erased:
-    """Texts that were taken out of this copy after it was made. `SnapshotDamaged`."""
+class _Forgotten(msgspec.Struct, frozen=True):
+    """forgotten.json. `texts`: {tenant: [tenant_seq…]}; the signature is over these very bytes."""
+
+    texts: msgspec.Raw
+    signature: str
+
+
+def forgotten(folder: Path, ledger: Stream, notary: Notary) -> Erased:
+    """Texts that were taken out of this copy after it was made. `SnapshotDamaged`, also if the gatekeeper didn't write so."""
     path = folder / FORGOTTEN_FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+        note = msgspec.json.decode(path.read_bytes(), type=_Forgotten)
+        if not notary.signed(_signed(ledger.identity, note.texts), note.signature):
+            raise SnapshotDamaged(path, "this home's gatekeeper didn't write it")
+        found = msgspec.json.decode(note.texts, type=dict[str, list[int]])
     except FileNotFoundError:
+        if path.exists():
+            raise SnapshotDamaged(path, "the gatekeeper's credential, which proves it, isn't here") from None
         return frozenset()
-    except (OSError, msgspec.MsgspecError) as e:
+    except (OSError, msgspec.MsgspecError, ConfigError) as e:
         raise SnapshotDamaged(path, str(e)) from None
     return frozenset((tenant, seq) for tenant, seqs in found.items() for seq in seqs)
 
 
-def _note_forgotten(folder: Path, erased: Erased) -> None:
-    before = forgotten(folder)
+def _note_forgotten(folder: Path, identity: str, erased: Erased, notary: Notary) -> None:
+    before = forgotten(folder, Stream(identity=identity), notary)
     if erased <= before:
         return
     noted: dict[str, list[int]] = {}
     for tenant, seq in sorted(before | erased):
         noted.setdefault(tenant, []).append(seq)
-    _write(folder / FORGOTTEN_FILE, [msgspec.json.encode(noted)])
+    texts = msgspec.json.encode(noted)
+    note = _Forgotten(msgspec.Raw(texts), notary.sign(_signed(identity, texts)))
+    _write(folder / FORGOTTEN_FILE, [msgspec.json.encode(note)])
 
 
-def forget_in_all(snapshots: Path, erased: Erased) -> int:
+def _signed(identity: str, texts: bytes | msgspec.Raw) -> bytes:
+    """Of one ledger's copies alone: a note can't be put beside another's."""
+    return b"cordon.forgotten.1\0" + identity.encode() + b"\0" + bytes(texts)
+
+
+def forget_in_all(snapshots: Path, erased: Erased, notary: Notary) -> int:
     """`forget` in every copy under a folder, also in one that is being made; how many segments were replaced.
 
     What is left of one whose making was killed goes as a whole. One that is being made, and has no streams.json yet, looks for
@@ -233,7 +253,7 @@ def forget_in_all(snapshots: Path, erased: Erased) -> int:
         for left in (*snapshots.glob(".*.part"), *snapshots.glob("*/.*.new")):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     kept = ((streams.parent, read_kept(streams.parent)) for streams in sorted(snapshots.glob(f"*/{STREAMS_FILE}")))
-    return sum(forget(folder, k.ledger.segments, erased) for folder, k in kept if k is not None)
+    return sum(forget(folder, k.ledger, erased, notary) for folder, k in kept if k is not None)
 
 
 def without(data: bytes, no: int, erased: Erased) -> bytes:

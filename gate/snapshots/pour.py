@@ -1,4 +1,5 @@
 """A ledger made of a copy: its blocks up to a cut, in the empty streams of a new home, and what is carried over from later.
+All of it, or the part that was asked for (gate.snapshots.part).
 
 Invariants: a text that was erased at any time that the copy knows of never reaches the new home's disk; blocks keep their numbers
 and hashes, so old ids, positions and proofs hold; what is appended behind them says whose copy this is. The new streams have ids
@@ -26,6 +27,8 @@ from gate.ledger.errors import LedgerError
 from gate.ledger.replay import stream_state
 from gate.snapshots.carried import Earlier, record_left
 from gate.snapshots.files import Kept, SnapshotDamaged, forgotten, read_kept, read_stream, without
+from gate.snapshots.notary import Notary
+from gate.snapshots.part import Chosen, Only
 
 Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
@@ -39,15 +42,30 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     later: bool = False
     read_only: bool = False
+    only: Only | None = None
 
 
 class Pour:
-    def __init__(self, nc: Client, shard: int, folder: Path, wanted: Wanted, now_ms: int, progress: Progress) -> None:
+    """`user_key`: (tenant's name, account) → the key of its end users' ids."""
+
+    def __init__(
+        self,
+        nc: Client,
+        shard: int,
+        folder: Path,
+        wanted: Wanted,
+        now_ms: int,
+        progress: Progress,
+        user_key: Callable[[str, str], bytes],
+        notary: Notary,
+    ) -> None:
+        self._notary = notary
         self._nc, self._shard, self._folder, self._wanted = nc, shard, folder, wanted
         self._now_ms, self._progress = now_ms, progress
         self._tenants: defaultdict[str, Earlier] = defaultdict(Earlier)
         self._carried: defaultdict[str, list[Payload]] = defaultdict(list)
         self._counts: Counter[str] = Counter()
+        self._chosen = Chosen(wanted.only, user_key) if wanted.only is not None else None
         self._heads, self._reads_head = Heads(), ReadsHead()
         self._reads_seq = self._epoch = 0
         self._lost = Counter[str]()
@@ -55,7 +73,7 @@ class Pour:
         self._at_ms = 0
 
     async def run(self) -> dict[str, Any]:
-        """Raises SnapshotDamaged, ConfigError (the home isn't new) and what the broker says."""
+        """Raises SnapshotDamaged, ConfigError (the home isn't new), Rejected (no such part) and what the broker says."""
         kept = read_kept(self._folder)
         if kept is None:
             raise SnapshotDamaged(self._folder, "it has no streams.json")
@@ -70,6 +88,7 @@ class Pour:
             "at_ms": self._at_ms,
             "events": self._taken["events"],
             "memories": self._taken["memories"],
+            "stubs": self._taken["stubs"],
             "carried": dict(self._counts),
             "left_out": {"events": self._lost["events"], "memories": self._lost["memories"]},
             "ledger_seq": ledger.last_seq,
@@ -97,14 +116,23 @@ class Pour:
             self._at_ms = block.header.ms if no == self._wanted.block else self._at_ms
             count = self._taken if no <= self._wanted.block else self._lost
             for section in block.sections:
+                if self._chosen is not None:
+                    if no <= self._wanted.block:
+                        self._chosen.then(section)
+                    if not self._chosen.is_of(section.tenant):
+                        continue
                 count["events"] += len(section.events)
                 count["memories"] += sum(isinstance(E.decode_event(meta), E.MemoryWritten) for meta, _ in section.events)
                 if no <= self._wanted.block:
                     self._tenants[section.tenant].then(section)
                 else:
                     self._carried[section.tenant] += self._tenants[section.tenant].later(section)
+        if self._chosen is not None:
+            self._chosen.settle(self._wanted.block)
+            self._taken["stubs"] = len(self._chosen.left_out)
+            self._taken["memories"] -= self._taken["stubs"]
         self._counts.update(type(E.decode_event(meta)).__name__ for metas in self._carried.values() for meta, _ in metas)
-        gone = forgotten(self._folder)
+        gone = forgotten(self._folder, kept.ledger, self._notary)
         for account, t in self._tenants.items():
             unnamed = {seq for tenant, seq in gone if tenant == account and seq <= t.last} - t.erased
             if unnamed:  # the erasure is younger than the copy, and whoever could tell of it isn't there
@@ -117,18 +145,24 @@ class Pour:
         body = os.urandom(E.SALT_BYTES) + E.encode(E.NoteBody(text=w.why)) if w.why else None
         event = E.HomeRestored(
             ms=self._now_ms, by=w.by, source=kept.ledger.identity, block=w.block, at=self._at_ms,
-            later=kept.ledger.last if w.later else 0, read_only=w.read_only, body=body_hash(body) if body else b"",
+            later=kept.ledger.last if w.later else 0, read_only=w.read_only,
+            part=self._chosen.part if self._chosen is not None else None, body=body_hash(body) if body else b"",
         )  # fmt: skip
         return E.encode(event), body
 
     async def _ledger(self, kept: Kept, ledger: Committer) -> None:
         erased = frozenset((account, seq) for account, t in self._tenants.items() for seq in t.erased)
+        if self._chosen is not None:
+            erased |= {(self._chosen.account, seq) for seq in self._chosen.left_out}
         for segment, no, data in read_stream(self._folder, kept.ledger):
             if no > self._wanted.block:
                 return
             try:
                 data = without(data, no, erased)
                 block = decode(data, no)
+                if self._chosen is not None:
+                    data = self._chosen.block(block, data, self._heads.block.hash)
+                    block = decode(data, no)
                 self._heads.commit(block)
             except LedgerError as e:
                 raise SnapshotDamaged(self._folder / segment.file, e.message) from None
@@ -149,6 +183,9 @@ class Pour:
                     later += self._left(block)
                     continue
                 head = ReadsHead() if fresh else self._reads_head
+                if self._chosen is not None:
+                    data = self._chosen.reads(block, data, None if fresh else head.block.hash)
+                    block = decode_reads(data, no)
                 head.commit(block)
             except LedgerError as e:
                 raise SnapshotDamaged(self._folder / segment.file, e.message) from None

@@ -1,5 +1,5 @@
-"""The processes of a copy: `python -m gate --capture FOLDER`, `--check FOLDER`, `--pour FOLDER`. Lines of JSON on stdout; the
-last one is the result or a refusal.
+"""The processes of a copy: `python -m gate --capture FOLDER`, `--check FOLDER`, `--compare FOLDER`, `--pour FOLDER`. Lines of
+JSON on stdout; the last one is the result or a refusal.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from gate.event_loop import loop_factory
 from gate.paths import Paths
 from gate.snapshots.capture import Capture
 from gate.snapshots.check import Check
+from gate.snapshots.compare import Comparison
+from gate.snapshots.notary import Notary
 from gate.snapshots.pour import Pour, Wanted
 from gate.verifying.run import EXIT_FOUND, EXIT_REFUSED, EXIT_UNAVAILABLE, Lines
 
 
 class Job(NamedTuple):
-    """`what`: capture, check or pour. `position`, `before_ms`: the cut that is asked for."""
+    """`what`: capture, check, compare or pour. `position`, `before_ms`: the cut; `with_`: what to compare with."""
 
     what: str
     folder: Path
     position: int = 0
     before_ms: int = 0
     wanted: str = ""  # JSON of Wanted
+    with_: Path = Path()
 
 
 def run(home: Path, shard: int, url: str, job: Job, ca: str = "") -> int:
@@ -38,7 +41,9 @@ def run(home: Path, shard: int, url: str, job: Job, ca: str = "") -> int:
     started = time.perf_counter()
     try:
         if job.what == "check":
-            result = Check(job.folder, job.position, job.before_ms).run()
+            result = Check(job.folder, Notary(Paths(home, shard).creds), job.position, job.before_ms).run()
+        elif job.what == "compare":
+            result = Comparison(job.with_, job.folder, job.position).run()
         else:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 result = runner.run(_connected(Paths(home, shard), servers(url, ca or None), job))
@@ -57,11 +62,12 @@ async def _connected(paths: Paths, where: Servers, job: Job) -> dict[str, Any]:
     nc = await where.kept(paths.creds, "cordon-snapshot")
     try:
         if job.what == "capture":
-            kept = await Capture(nc, paths.shard, job.folder, Lines()).run()
+            kept = await Capture(nc, paths.shard, job.folder, Lines(), Notary(paths.creds)).run()
             found: dict[str, Any] = msgspec.to_builtins(kept)
             return found
         wanted = msgspec.json.decode(job.wanted, type=Wanted)
-        return await Pour(nc, paths.shard, job.folder, wanted, int(time.time() * 1000), Lines()).run()
+        now_ms = int(time.time() * 1000)
+        return await Pour(nc, paths.shard, job.folder, wanted, now_ms, Lines(), paths.user_key, Notary(paths.creds)).run()
     finally:
         with suppress(Exception):
             await asyncio.wait_for(nc.close(), 2)

@@ -45,6 +45,8 @@ class Scalars:
     valid_from: memoryview
     valid_until: memoryview
     expires: memoryview
+    life: memoryview
+    ended: memoryview
     superseded: memoryview
     superseded_ms: memoryview
     held: memoryview
@@ -88,6 +90,8 @@ class Columns:
     valid_from: npt.NDArray[np.int64]
     valid_until: npt.NDArray[np.int64]
     expires: npt.NDArray[np.int64]
+    ended: npt.NDArray[np.int64]  # ms of an end before its time, 0 = none
+    life: npt.NDArray[np.int64]  # ms that each useful report gives it anew; 0 = none moves its end
     superseded: npt.NDArray[np.int32]  # tenant_seq of the superseder, 0 = none
     superseded_ms: npt.NDArray[np.int64]
     held: npt.NDArray[np.uint16]  # open cases, plus one for a pending or rejected review
@@ -122,6 +126,8 @@ class Columns:
         "valid_from": np.int64,
         "valid_until": np.int64,
         "expires": np.int64,
+        "ended": np.int64,
+        "life": np.int64,
         "superseded": np.int32,
         "superseded_ms": np.int64,
         "held": np.uint16,

@@ -7,19 +7,38 @@ LINKS_MAX successors in a row that lapsed stays superseded.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .columns import NEVER_MS, Columns
+from .principals import Agent
 
 Seqs = npt.NDArray[np.int32]
 LINKS_MAX: Final = 64
+TURNS_KEPT: Final = 16  # of a line: more than count against it (gate/writing/supersede.py)
 
 
-def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """For each memory, whether a successor was in force at its time of `as_of` (ms)."""
+class Turn(NamedTuple):
+    """A memory of one agent was superseded by another's. `over`: number of the root of the agent that it was taken from."""
+
+    over: int
+    back: bool  # taken by who had been displaced in this line before
+    ms: int
+
+
+def turns_after(turns: tuple[Turn, ...], old: Agent, new: Agent, ms: int) -> tuple[Turn, ...]:
+    """The turns of a line, newest last, when `new` supersedes what `old` wrote. An agent and its children are one."""
+    if new is old:
+        return turns
+    back = new.root != old.root and any(turn.over == new.root for turn in turns)
+    return (*turns, Turn(old.root, back, ms))[-TURNS_KEPT:]
+
+
+def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any], held: npt.NDArray[Any] | None = None) -> npt.NDArray[np.bool_]:
+    """For each memory, whether a successor was in force at its time of `as_of` (ms). `held`: instead of what is held now."""
+    held = c.held if held is None else held
     hit = np.zeros(len(seqs), np.bool_)
     links = c.superseded[seqs]
     open_ = np.flatnonzero(links)
@@ -28,7 +47,7 @@ def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any]) -> npt.NDArray[n
         if not len(open_):
             return hit
         by, at = c.superseded[older], as_of[open_]
-        there = (by != 0) & (c.held[by] == 0) & (c.superseded_ms[older] <= at)
+        there = (by != 0) & (held[by] == 0) & (c.superseded_ms[older] <= at)
         valid = (c.valid_from[by] <= at) & (c.expires[by] > at) & (c.valid_until[by] > at)
         hit[open_[there & valid]] = True
         lapsed = there & ~valid

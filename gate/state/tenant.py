@@ -29,11 +29,12 @@ from .compartments import MANY
 from .contexts import Context
 from .erasures import Blocks, Erasure, LegalHold
 from .interned import Interned
+from .lives import Ended, life_of
 from .principals import Agent, Agents
 from .projects import Project
 from .seats import SHARED
 from .served import ServedTo
-from .succession import successor
+from .succession import Turn, successor, turns_after
 
 Clauses = tuple[frozenset[str], ...]
 EXTERNAL: Final = ORIGINS.index("external")
@@ -66,10 +67,12 @@ class Tenant:
         self._looking: Iterator[bytes] = iter(())  # contexts whose idle time isn't looked at in this round yet
         self.cases: dict[bytes, CaseState] = {}
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
-        self.others_lines: set[int] = set()  # memories that superseded another agent's, or one of these
+        self.turns: dict[int, tuple[Turn, ...]] = {}  # memories that superseded another agent's, or one of these
+        self.promoted: dict[int, int] = {}  # memory of a task → the newest that it became in its project
         self.plans_used: set[bytes] = set()
         self.erasures: dict[bytes, Erasure] = {}
         self.legal_holds: dict[bytes, LegalHold] = {}
+        self.ends: dict[bytes, Ended] = {}
         self.blocks = Blocks()
         self.cited = deque[tuple[int, tuple[str, ...]]](maxlen=CITED_MAX)  # (memory, its evidence) of the newest, live only
         self.idem: dict[bytes, int] = {}
@@ -80,6 +83,7 @@ class Tenant:
         self.suspended = False
         self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
         self.deleted = False  # nothing of it is kept but its name and position
+        self.partial = False  # a restored part of a ledger, in which nothing is written
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
         self.memories = 0
@@ -168,7 +172,7 @@ class Tenant:
             return "erased"
         if at.held[seq]:
             return "held"
-        if at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
+        if at.ended[seq] or at.expires[seq] <= now_ms or at.valid_until[seq] <= now_ms:
             return "expired"
         return "superseded" if successor(self.columns, seq, now_ms) else "active"
 
@@ -228,8 +232,10 @@ class Tenant:
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
-            case E.LedgerAccepted() | E.HomeRestored():
+            case E.LedgerAccepted():
                 pass  # a note for people
+            case E.HomeRestored():
+                self._restored(seq, event)
             case E.MemoryErased():
                 self._erased(seq, event, note)
             case E.ErasureDone():
@@ -241,6 +247,15 @@ class Tenant:
                 self.legal_holds[event.hold] = LegalHold(event.hold, by, event.person, note, members, event.ms)
             case E.LegalHoldLifted():
                 self.legal_holds[event.hold].lifted_ms = event.ms
+            case E.LifeExtended():
+                for agent in self.agents.counted(self.agents.by_id[event.agent]):
+                    agent.bytes += weight
+                for s, expires in event.items:
+                    self.columns.at.expires[s] = expires
+            case E.LifeEnded():
+                self._ended(event, note)
+            case E.LifeResumed():
+                self._resumed(event)
             case _:
                 raise UnknownEvent(f"{type(event).__name__} at {self.account}:{seq}")
         self.position = seq
@@ -284,6 +299,7 @@ class Tenant:
         c.task[s], c.run[s], c.task_state[s] = _int(e.task), _int(e.run), e.task_state
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
         c.valid_from[s], c.valid_until[s], c.expires[s] = e.from_, e.until or NEVER_MS, e.expires or NEVER_MS
+        c.life[s] = life_of(e)
         c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
         project.special = project.special or not E.is_plain(e)
         self.ids[s] = e.id
@@ -297,8 +313,11 @@ class Tenant:
             self.idem[e.idem] = s
         if e.supersedes:
             c.superseded[e.supersedes], c.superseded_ms[e.supersedes] = s, e.ms
-            if c.actor[e.supersedes] != agent.number or e.supersedes in self.others_lines:
-                self.others_lines.add(s)
+            turns = turns_after(self.turns.get(e.supersedes, ()), self.agents.all[c.actor[e.supersedes]], agent, e.ms)
+            if turns:
+                self.turns[s] = turns
+        if e.promotes:
+            self.promoted[e.promotes] = s
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)
@@ -437,6 +456,42 @@ class Tenant:
         self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
         self.facts += 1
         self.generation = seq
+
+    def _restored(self, seq: int, e: E.HomeRestored) -> None:
+        """Of a part, what was left out is there as what was erased is: its place, its labels and its edges."""
+        if e.part is None:
+            return
+        self.partial, self.generation = True, seq
+        c, part = self.columns, e.part
+        out = np.zeros(c.n, np.bool_)
+        if part.project:
+            out |= c.project[: c.n] != self.projects[part.project].number
+        if part.user:
+            user = self.users.find(part.user)
+            out |= c.user[: c.n] != (-1 if user is None else user)
+        if part.agents:
+            out |= ~np.isin(c.actor[: c.n], [self.agents.by_id[x].number for x in part.agents])
+        left = np.flatnonzero(out & (c.kind[: c.n] >= 0) & (c.erased[: c.n] == 0))
+        for s in left.tolist():
+            self._lose_body(s)
+        c.erased[left] = e.ms
+        self.facts += 1
+
+    def _ended(self, e: E.LifeEnded, note: str) -> None:
+        members, ended = unpack_members([e.deltas]), self.columns.ended
+        by = self.agents.by_id[e.agent].number
+        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, e.ms)
+        ended[members] = np.where(ended[members] == 0, e.ms, ended[members])
+        if e.plan:
+            self.plans_used.add(e.plan)
+        self.facts += 1
+
+    def _resumed(self, e: E.LifeResumed) -> None:
+        """Only those that this one ended: of two ends the first stands."""
+        end, ended = self.ends[e.end], self.columns.ended
+        end.resumed_ms = e.ms
+        ended[end.members[ended[end.members] == end.ms]] = 0
+        self.facts += 1
 
     def _lose_body(self, seq: int) -> None:
         """What an erasure gives back of the quotas of bytes; nothing if a replay met the memory without its body."""

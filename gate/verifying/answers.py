@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500  # cases and contexts in an answer
 # What later events may change: copied on the loop, so that all of it is of one position.
-MOVING: Final = ("eff", "held", "superseded", "superseded_ms", "review", "erased", "body")
+MOVING: Final = ("eff", "held", "superseded", "superseded_ms", "review", "erased", "body", "expires", "ended")
 STAMPED: Final = tuple(name for name in Columns._TYPES if name not in MOVING)
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -130,6 +130,9 @@ def tenant_facts(t: Tenant) -> dict[str, Any]:
         "projects": _short(repr(projects)),
         "idempotency_keys": len(t.idem),
         "suspended": t.suspended,
+        "ends": _short(repr([(x.id.hex(), x.ms, x.resumed_ms) for x in t.ends.values()])),
+        "promoted": len(t.promoted),
+        "turns": len(t.turns),
         "pending": any(c.state == "pending" for c in t.cases.values()),
     }
 

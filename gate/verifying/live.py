@@ -19,7 +19,7 @@ from gate.verifying.vectors import PART_ROWS
 
 TRIES: Final = 3
 AGAIN_S: Final = 0.2
-SAID: Final = ("memories", "bytes", "edges", "agents", "projects", "idempotency_keys", "suspended")
+SAID: Final = ("memories", "bytes", "edges", "agents", "projects", "idempotency_keys", "suspended", "ends", "promoted", "turns")
 
 
 class Live:

@@ -15,6 +15,7 @@ from bus.limits import EDGES_PER_MEMORY_MAX, READER_CLAUSES_MAX, READER_ENTRIES_
 from gate import ids
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.lifecycle import promotion
 from gate.quotas import full
 from gate.rights import enter
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED, Columns
@@ -56,6 +57,7 @@ class Write:
     run: bytes = b""
     task: bytes = b""
     session: bytes = b""
+    promotes: int = 0  # the memory of a task whose text it is
     evroot: bytes = b""
     # found by the index thread
     redacted: Redacted | None = None
@@ -96,6 +98,8 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     p, d, t, ctx = w.principal, w.checked, w.principal.tenant, w.context
     c = t.columns
     enter(p)  # it may have left the project since, or the project been archived
+    if w.promotes:
+        promotion.check(p, w.promotes, now_ms)
     assert w.redacted is not None
     assert w.screening is not None
     claimed = d.origin
@@ -103,6 +107,8 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     reasons: list[str] = []
     if claimed is not None and origin < claimed:
         reasons.append("origin_capped")
+    if d.end.capped:
+        reasons.append("ttl_capped")
     user = t.user_hash(d.draft.scope_id) if d.scope == 1 else ""
     mine = {f"project:{p.project}"} | ({f"user:{user}"} if user else set())
     edges = _edges(w, c)
@@ -183,7 +189,9 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
         ctx_seq=ctx.recalls,
         from_=d.from_ms,
         until=d.until_ms,
-        expires=d.expires_ms,
+        expires=d.end.expires_ms,
+        fixed=d.end.fixed,
+        promotes=w.promotes,
         oldest=stamp.oldest_ms,
         supersedes=supersedes,
         contradicts=contradicts,

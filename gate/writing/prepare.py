@@ -32,7 +32,7 @@ def prepare(
     those whose context has least to catch up with. Nothing leaves this function unredacted.
     """
     for w in batch:
-        yield from _redacted(w)
+        yield from _redacted(w, indexes[w.principal.tenant.account])
     halves = embedder.encode([w.redacted.text for w in batch if w.redacted]).astype(np.float16)
     vectors = halves.astype(np.float32)  # what the ledger keeps, so that a replay searches and compares the very same
     yield None
@@ -46,12 +46,19 @@ def prepare(
         yield from _lineage(writes, indexes[account], embedder)
 
 
-def _redacted(w: Write) -> Steps[None]:
+def _redacted(w: Write, index: TenantIndex) -> Steps[None]:
     d = w.checked.draft
-    w.redacted = yield from cut(d.content)
-    w.evidence = tuple(redact(e).text for e in d.evidence)
+    content, evidence = (d.content, tuple(d.evidence)) if not w.promotes else _of(w.promotes, index)
+    w.redacted = yield from cut(content)
+    w.evidence = tuple(redact(e).text for e in evidence)
     labels = (d.run, d.task, d.session, d.trace_id, d.scope_id)
     w.labels = tuple(redact(v).text if v else v for v in labels)  # type: ignore[assignment]
+
+
+def _of(seq: int, index: TenantIndex) -> tuple[str, tuple[str, ...]]:
+    """Text and evidence of a stored memory; nothing if it was erased meanwhile, which its decision refuses."""
+    row = index.catalog.fetch([seq]).get(seq)
+    return (row.content, row.evidence) if row else ("", ())
 
 
 def _read(w: Write, vector: npt.NDArray[np.float32]) -> Steps[None]:

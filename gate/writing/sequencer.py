@@ -86,7 +86,8 @@ class Sequencer:
         self.turns: deque[str] = deque()
         self.wake = asyncio.Event()
         self.indexing: asyncio.Task[None] | None = None
-        self.pending: dict[tuple[str, bytes], Write] = {}  # idempotency keys in this block or being indexed
+        # By tenant and idempotency key, from the intake to the answer: what comes again meanwhile is answered with the first.
+        self.under_way: dict[tuple[str, bytes], Write] = {}
         self.blocks = self.events = 0
 
     # --- in ---------------------------------------------------------------------------------------
@@ -145,14 +146,14 @@ class Sequencer:
         out: list[Write] = []
         size, skipped = 0, 0
         sections: set[str] = set()
-        superseding: set[tuple[str, int]] = set()
+        named: set[tuple[str, int]] = set()  # what drafts of this block supersede or promote: each once
         now_ms, until = self.shard.now_ms(), time.perf_counter() + DECIDING_S
         while self.turns and skipped < len(self.turns) and len(out) < BLOCK_EVENTS_MAX:
             if out and time.perf_counter() > until:
                 break
             tenant = self.turns[0]
             w = self.queues[tenant][0]
-            if isinstance(w, Operation) or (w.supersedes and (tenant, w.supersedes) in superseding):
+            if isinstance(w, Operation) or not named.isdisjoint(_named(tenant, w)):
                 self.turns.rotate(-1)
                 skipped += 1
                 continue
@@ -169,25 +170,11 @@ class Sequencer:
                 out.append(w)
                 sections.add(tenant)
                 size += weight
-                if w.supersedes:
-                    superseding.add((tenant, w.supersedes))
+                named |= _named(tenant, w)
         return out
 
     def _decide(self, w: Write, now_ms: int) -> bool:
-        """Whether the write gets an event. Duplicates and refusals are answered another way."""
-        t = w.principal.tenant
-        if w.idem:
-            first = self.pending.get((t.account, w.idem))
-            if first is not None:
-                if first.idem_content != w.idem_content:
-                    self.shard.refuse_write(w, Refused("idempotency_conflict", field="idempotency_key"))
-                else:
-                    first.also.append((w.reply, w.request_id))
-                    self.shard.finished(w)
-                return False
-            if w.idem in t.idem:
-                self.shard.answer_duplicate(w.principal, w.idem, w.idem_content, w.reply, w.request_id)
-                return False
+        """Whether the write gets an event, or was refused."""
         try:
             self._begin_idle_epoch(w, now_ms)
             w.event = decide(w, self.shard.gate_id, now_ms)
@@ -197,14 +184,11 @@ class Sequencer:
         except Refused as e:
             self.shard.refuse_write(w, e)
             return False
-        if w.idem:
-            self.pending[(t.account, w.idem)] = w
         return True
 
     def _undecide(self, w: Write) -> None:
         """It didn't fit: it is decided again for the next block, on what holds then."""
         w.event = w.stored = None
-        self.pending.pop((w.principal.tenant.account, w.idem), None)
 
     @staticmethod
     def _begin_idle_epoch(w: Write, now_ms: int) -> None:
@@ -218,9 +202,13 @@ class Sequencer:
         for w in writes:
             by.setdefault(w.principal.tenant.account, []).append(w)
         try:
+            self.shard.room.check_draft()  # those that were taken before it filled up
             await self._append({account: [w.stored for w in ws if w.stored] for account, ws in by.items()})
         except LedgerFull:
             self._not_stored(writes, Refused("ledger_full"))
+            return
+        except Refused as e:
+            self._not_stored(writes, e)
             return
         except TooLarge as e:
             if len(writes) == 1:
@@ -244,7 +232,6 @@ class Sequencer:
 
     def _not_stored(self, writes: list[Write], e: Refused) -> None:
         for w in writes:
-            self.pending.pop((w.principal.tenant.account, w.idem), None)
             self.shard.refuse_write(w, e)
 
     async def fence(self) -> None:
@@ -259,6 +246,7 @@ class Sequencer:
         seq = await s.ledger.append(data)
         s.heads.commit(block)
         s.ledger_seq = seq
+        s.room.appended(len(data))
         for section, stored in zip(block.sections, events.values(), strict=True):
             t = s.tenants[section.tenant]
             t.blocks.note(section.seq, seq)
@@ -289,8 +277,6 @@ class Sequencer:
                 if i % ANSWERS == 0:
                     await asyncio.sleep(0)
                 assert w.event is not None
-                if w.idem:
-                    self.pending.pop((account, w.idem), None)
                 receipt = receipt_of(w.principal, w.seq, w.event, s.now_ms(), w.request_id)
                 s.send(w.reply, frames.encode(receipt))
                 for reply, request_id in w.also:
@@ -325,6 +311,8 @@ class Sequencer:
             raise Refused("tenant_broken")
         if any(x.weight > EVENT_BYTES_MAX for x in stored):
             raise Refused("event_too_large", limit=EVENT_BYTES_MAX)
+        for x in stored:
+            self.shard.room.check_event(x.event)
         batch: list[Stored] = []
         size = 0
         for x in stored:
@@ -349,6 +337,10 @@ class Sequencer:
             half = len(batch) // 2
             await self._append_events(tenant, batch[:half])
             await self._append_events(tenant, batch[half:])
+
+
+def _named(tenant: str, w: Write) -> set[tuple[str, int]]:
+    return {(tenant, s) for s in (w.supersedes, w.promotes) if s}
 
 
 def _new_memory(t: Tenant, w: Write) -> NewMemory:
@@ -385,7 +377,3 @@ def receipt_of(p: Principal, seq: int, e: E.MemoryWritten, now_ms: int, request_
         parents=[t.memory_id(s) for s in parents],
         position=seq,
     )
-
-
-def wall_ms() -> int:
-    return int(time.time() * 1000)

@@ -1,7 +1,8 @@
 """Whether a draft may take the place of a memory at once.
 
 On one's own memories, and for an operator: yes. On another's only when nobody is left without: trust and origin are at least
-the old one's, and whoever could be served the old one, in whatever question, can be served the new one, for as long.
+the old one's, and whoever could be served the old one, in whatever question, can be served the new one, for as long. Agents that
+go on correcting each other (A, B, A, B…) are stopped: the next one waits for a review.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from gate.reading.policy import AUTHORITY_KINDS, AUTHORITY_ROLES, EXTERNAL_EFFEC
 from gate.refusals import Refused
 from gate.rights import decide
 from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED
-from gate.state.succession import lapsed, successor
-from gate.state.tenant import Clauses
+from gate.state.principals import Agent
+from gate.state.succession import TURNS_KEPT, lapsed, successor, turns_after
+from gate.state.tenant import Clauses, Tenant
 
 from .trust import AGENT_INFERRED, Stamp
 
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
 
 STRONGER: Final = "contradicts_stronger"
 MORE_VISIBLE: Final = "contradicts_more_visible"
+FLAPPING: Final = "contradicts_flapping"
+# Two agents that disagree end after so many returns; an odd number leaves the last word with who was first.
+FLAPS_MAX: Final = 3
+FLAP_WINDOW_MS: Final = 3_600_000
 _CLOSED: Final = TASK_STATES.index("abandoned")
 _PROJECT, _TASK = 0, 2
+assert FLAPS_MAX < TURNS_KEPT
 _EFFECTS_FROM: Final = int(np.min(FLOORS[:, EXTERNAL_EFFECT])) - SUMMARY_BAND  # below this no floor shows it for an effect anyway
 
 
@@ -44,11 +51,20 @@ def place(w: Write, stamp: Stamp, user: str, now_ms: int) -> tuple[int, int, str
         if newer or not lapsed(c, by, now_ms):
             by = newer or by
             raise Refused("supersede_conflict", detail={"superseded_by": t.memory_id(by)} if decide(p, by, now_ms) else {})
-    if p.role == "operator" or (int(c.actor[old]) == p.agent.number and old not in t.others_lines):
+    if p.role == "operator" or (int(c.actor[old]) == p.agent.number and old not in t.turns):
         return old, 0, ""
     if stamp.trust < int(c.eff[old]) or stamp.origin < int(c.origin[old]):
         return 0, old, STRONGER
+    if _turned_enough(t, p.agent, old, now_ms):
+        return 0, old, FLAPPING
     return (old, 0, "") if _as_visible(w, stamp, user, now_ms) else (0, old, MORE_VISIBLE)
+
+
+def _turned_enough(t: Tenant, agent: Agent, old: int, now_ms: int) -> bool:
+    """Whether agents have put each other's word back in this line as often as they may within the window."""
+    turns = turns_after(t.turns.get(old, ()), t.agents.all[t.columns.at.actor[old]], agent, now_ms)
+    backs = [x for x in turns if x.back and x.ms > now_ms - FLAP_WINDOW_MS]
+    return bool(turns) and turns[-1].back and len(backs) > FLAPS_MAX
 
 
 def _as_visible(w: Write, stamp: Stamp, user: str, now_ms: int) -> bool:
@@ -64,7 +80,7 @@ def _as_visible(w: Write, stamp: Stamp, user: str, now_ms: int) -> bool:
         and not stamp.opt_out
         and (d.scope == _PROJECT or _same_scope(w, user))
         and d.from_ms <= now_ms
-        and min(d.until_ms or NEVER_MS, d.expires_ms or NEVER_MS) >= min(at.valid_until[old], at.expires[old])
+        and min(d.until_ms or NEVER_MS, d.end.expires_ms or NEVER_MS) >= min(at.valid_until[old], at.expires[old])
         and d.kind == at.kind[old]
         and (not rule or bool(old_rule))
         and (d.task_state < _CLOSED or d.task_state == at.task_state[old])

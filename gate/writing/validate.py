@@ -13,31 +13,14 @@ from typing import Final
 from bus import limits
 from bus.frames import CLASSIFICATIONS, KINDS, METHODS, ORIGINS, SCOPES, SENSITIVITIES, TASK_STATES, Draft, Readers
 from bus.subjects import is_token
-from gate.config import DAY_MS
 from gate.refusals import Refused
 from gate.state.tenant import Clauses
+
+from .lifetime import End, end_of
 
 _BIDI: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _READER_KINDS: Final = ("agent", "role", "user")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Time to live by kind, in days: (default, most); None = none.
-TTL_DAYS: Final[dict[str, tuple[float | None, float | None]]] = {
-    "fact": (365, None),
-    "preference": (365, None),
-    "relationship": (365, None),
-    "source": (365, None),
-    "event": (90, 365),
-    "rule": (None, None),
-    "decision": (None, None),
-    "constraint": (None, None),
-    "procedure": (180, None),
-    "task": (30, 365),
-    "tool_experience": (30, 180),
-    "emotional_state": (1, 7),
-}
-OPERATIONAL_TTL_DAYS: Final = (7, 30)
-assert set(TTL_DAYS) == set(KINDS)
-
 _LABEL_FIELDS: Final = ("run", "task", "session", "trace_id", "idempotency_key")
 
 
@@ -56,7 +39,7 @@ class Checked:
     readers: Clauses
     from_ms: int
     until_ms: int
-    expires_ms: int
+    end: End
     confidence: int | None
 
 
@@ -117,7 +100,11 @@ def check_readers(readers: Readers | None, field: str = "readers") -> Clauses:
 
 def check_draft(d: Draft, now_ms: int) -> Checked:
     """Every field of the draft, or a typed refusal."""
-    text_ok(d.content, "content", limits.CONTENT_BYTES_MAX, 1)
+    if d.promotes:  # what it says is another memory's
+        for field, own in (("content", d.content), ("evidence", d.evidence), ("scope", d.scope != "project")):
+            if own:
+                raise Refused("bad_field", field=field)
+    text_ok(d.content, "content", limits.CONTENT_BYTES_MAX, 0 if d.promotes else 1)
     for field in _LABEL_FIELDS:
         text_ok(getattr(d, field), field, limits.LABEL_BYTES_MAX)
     text_ok(d.scope_id, "scope_id", limits.SCOPE_ID_BYTES_MAX)
@@ -147,7 +134,7 @@ def check_draft(d: Draft, now_ms: int) -> Checked:
         check_readers(d.readers),
         from_ms,
         until_ms,
-        _expiry(d, now_ms),
+        _end(d, now_ms),
         confidence,
     )
 
@@ -159,19 +146,12 @@ def _check_list(values: list[str], field: str, items: int, size: int) -> None:
         text_ok(value, field, size, 1)
 
 
-def _expiry(d: Draft, now_ms: int) -> int:
-    """Expiry in ms from ttl, expires_at or the kind's default, never beyond the kind's most; 0 = none."""
-    default, most = OPERATIONAL_TTL_DAYS if d.scope == "operational" else TTL_DAYS[d.kind]
+def _end(d: Draft, now_ms: int) -> End:
     if d.ttl is not None and d.expires_at is not None:
         raise Refused("time_order", field="expires_at")
-    if d.ttl is not None:
-        if not 0 < d.ttl <= limits.TTL_SECONDS_MAX:
-            raise Refused("out_of_range", field="ttl", limit=limits.TTL_SECONDS_MAX)
-        expires = now_ms + d.ttl * 1000
-    elif d.expires_at is not None:
-        expires = time_ms(d.expires_at, "expires_at")
-        if expires <= now_ms:
-            raise Refused("time_order", field="expires_at")
-    else:
-        expires = now_ms + int(default * DAY_MS) if default else 0
-    return min(expires, now_ms + int(most * DAY_MS)) if most and expires else (now_ms + int(most * DAY_MS) if most else expires)
+    if d.ttl is not None and not 0 < d.ttl <= limits.TTL_SECONDS_MAX:
+        raise Refused("out_of_range", field="ttl", limit=limits.TTL_SECONDS_MAX)
+    at_ms = time_ms(d.expires_at, "expires_at")
+    if d.expires_at is not None and at_ms <= now_ms:
+        raise Refused("time_order", field="expires_at")
+    return end_of(KINDS.index(d.kind), SCOPES.index(d.scope), now_ms, ttl_s=d.ttl or 0, at_ms=at_ms)

@@ -61,6 +61,11 @@ class LedgerServer:
                 time.sleep(0.01)
         raise AssertionError((self._folder / "server.log").read_text()[-2000:])
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()

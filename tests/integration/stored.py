@@ -15,6 +15,7 @@ from broker_config.claims import Permissions, Subjects
 from broker_config.connection import connected
 from broker_config.home import Home
 from bus.identity import Keypair, creds_text, keypair
+from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
@@ -66,7 +67,7 @@ async def streams(home: Home) -> Streams:
     found = Streams()
     heads, reads_head = Heads(), ReadsHead()
     async with core_client(home) as nc:
-        async with aclosing(read_blocks(nc, "LEDGER_0")) as blocks:
+        async with aclosing(read_blocks(nc, "LEDGER_0", missing=erased.instead(nc, 0))) as blocks:
             async for no, data in blocks:
                 block = decode(data, no)
                 heads.commit(block)

@@ -28,7 +28,7 @@ from cli.main import run
 
 CORDON = str(Path(sys.executable).with_name("cordon"))
 WAIT_S = 60.0
-AGAIN = "It is not tried again by itself: `cordon down`, then `cordon up --detach`."
+AGAIN = "A restart alone changes nothing; after that: `cordon down`, then `cordon up --detach`."
 CODES = {"refused": 1, "usage": 2, "conflict": 3, "not permitted": 4, "incomplete": 5, "unavailable": 6}
 
 
@@ -248,6 +248,36 @@ def test_an_added_agent_has_a_key_and_an_absolute_credential_path(cordon: Shell)
     assert {"agent_id", "key", "creds"} <= made.keys()
     assert Path(made["creds"]).is_absolute()
     assert cordon.ok("write", "--as", "demo/fresh", "Hello from the new one")["actor"]["key"] == made["key"]
+
+
+def test_a_setting_or_sharing_that_can_t_be_names_the_option_and_its_value(cordon: Shell) -> None:
+    tries = {
+        ("set", "--mode", "loud"): ("mode", "--mode can't be 'loud'"),
+        ("set", "--context-idle-hours", "9000"): ("context_idle_hours", "--context-idle-hours can't be 9000"),
+        ("set", "--audience", "admin"): ("audience", "--audience can't be 'admin'"),
+        ("share", "--with", "main", "-m", "why"): ("with", "--with main is the project itself"),
+        ("archive",): ("message", "A reason is required"),
+    }
+    for (verb, *options), (field, words) in tries.items():
+        refusal = cordon.no("usage", "project", verb, "demo", "main", *options)
+        assert refusal["field"] == field
+        assert words in refusal["message"]
+    assert cordon.ok("project", "set", "demo", "main", "--context-idle-hours", "24")
+
+
+def test_a_name_that_is_near_is_offered_and_one_that_isn_t_is_not(cordon: Shell) -> None:
+    assert "'demo'" in cordon.no("refused", "project", "add", "dmeo", "x")["advice"]
+    assert "Did you mean" not in cordon.no("refused", "project", "add", "warehouse", "x")["advice"]
+
+
+def test_the_ledger_s_streams_are_given_more_room_while_all_runs(cordon: Shell) -> None:
+    shown = {x["stream"]: x for x in cordon.ok("broker", "room")["streams"]}
+    assert shown.keys() == {"LEDGER_0", "READS_0", "ERASED_0"}
+    given = {x["stream"]: x["max_bytes"] for x in cordon.ok("broker", "room", "--reads", "25")["streams"]}
+    assert given == {**{name: x["max_bytes"] for name, x in shown.items()}, "READS_0": 25 << 30}
+    for wrong in ("0", "-3", "9000"):
+        assert cordon.no("usage", "broker", "room", "--ledger", wrong)["reason"] == "stream_room"
+    written(cordon, "It goes on meanwhile")
 
 
 @pytest.mark.parametrize("role", ["agent", "ingest", "user_session"])

@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 import pytest
 
 import bus
+from broker_config import supervisor
 from broker_config.control import Control
 from bus.errors import Unavailable
 from gate import ids
 
 from .scenes import EXTERNAL, kill_and_wait
 from .stored import streams
-from .world import World, running, verified
+from .world import UP_S, World, running, verified
 
 TENANTS = ("acme", "zeta")
 WRITERS, READERS, COPIERS = 32, 8, 8
-ROUNDS = 8  # four deaths of each process in a minute; at five the supervisor gives up
-ACKS_BETWEEN = 400
+ROUNDS = 20
+ROUNDS_PER_START = 8  # four deaths of each process in a minute; at five the supervisor gives up
+ACKS_BETWEEN = 200
 
 
 @dataclass
@@ -109,6 +111,8 @@ async def populate(world: World) -> None:
 async def kill_in_turn(world: World, tally: Tally) -> list[str]:
     killed: list[str] = []
     for i in range(ROUNDS):
+        if i and i % ROUNDS_PER_START == 0:
+            await asyncio.to_thread(started_again, world)
         process = ("gatekeeper", "broker")[i % 2]
         goal, deadline = len(tally.acked) + ACKS_BETWEEN, time.monotonic() + 30
         while len(tally.acked) < goal:
@@ -117,6 +121,12 @@ async def kill_in_turn(world: World, tally: Tally) -> list[str]:
         await kill_and_wait(world, process)
         killed.append(process)
     return killed
+
+
+def started_again(world: World) -> None:
+    """The whole home, by request, under the same load: with it the supervisor's count of deaths begins anew."""
+    supervisor.stop(world.home)
+    assert supervisor.start(world.home, detach=True, ready_timeout_s=UP_S).state == "ready"
 
 
 async def check(world: World, tally: Tally) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from broker_config.control import Control
 from broker_config.home import Home
 from broker_config.processes import spawn, stop_child
 from bus.delegation import signed
-from bus.errors import CordonError, Denied
+from bus.errors import CordonError, Denied, Unavailable
 from bus.frames import Delegate, encode
 from bus.identity import Keypair, keypair
 
@@ -88,18 +89,32 @@ def test_a_family_and_its_end_survive_kill_9_of_every_process(world: World) -> N
 def test_without_its_issuer_a_home_serves_and_delegates_again_when_it_is_back(world: World) -> None:
     async def scenario() -> None:
         async with room(world, "chief") as (name, m):
-            stopped = world.pid("issuer")
-            os.kill(stopped, signal.SIGSTOP)
-            try:
-                seed = Keypair(world.agents[f"chief-{name}"].seed)
+            stopped, keeper = world.pid("issuer"), world.pid("supervisor")
+            seed = Keypair(world.agents[f"chief-{name}"].seed)
+
+            async def asked() -> dict[str, Any]:
                 wish = signed(Delegate(name="kid", key=keypair("user").public, at=int(time.time())), seed)
                 async with world.raw(f"chief-{name}") as nc:
-                    answer = await world.request(nc, f"chief-{name}", "delegate", encode(wish), name)
-                assert (answer["type"], answer["reason"]) == ("refusal", "issuer_unreachable")
+                    return await world.request(nc, f"chief-{name}", "delegate", encode(wish), name)
+
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                answer = await asked()
+                assert (answer["type"], answer["reason"]) == ("refusal", "issuer_silent")
+                with pytest.raises(Unavailable) as hung:  # it doesn't pass by itself, so the client tries no longer
+                    await m["chief"].delegate("kid")
+                assert hung.value.reason == "issuer_silent"
+                async with Control(world.home) as control:
+                    assert any("issuer gave no answer" in x for x in (await control.status())["troubles"])
                 assert (await m["chief"].write("The home serves on")).state == "active"
             finally:
                 os.kill(stopped, signal.SIGCONT)
-            os.kill(stopped, signal.SIGKILL)
+            os.kill(keeper, signal.SIGSTOP)
+            try:
+                os.kill(stopped, signal.SIGKILL)
+                assert (await asked())["reason"] == "issuer_unreachable"
+            finally:
+                os.kill(keeper, signal.SIGCONT)
             child = await m["chief"].delegate("kid")  # its client tries again until another issuer is there
             assert world.pid("issuer") != stopped
             async with connected(world, child.creds) as memory:

@@ -20,11 +20,15 @@ from broker_config.doctor import CHECKS
 from broker_config.home import Home, write_private
 from broker_config.roles import ROLES
 from broker_config.server import start_server, stop_server
+from broker_config.snapshots import Snapshots
 from broker_config.trust import AgentRequest, Trust
 from bus.identity import Keypair, RegistryNats, creds_text, encode_jwt, keypair, parse_creds, verify_jwt, verify_registry
 from cli.main import run
 
 NAMES = [check.name for check in CHECKS]
+
+
+KEPT = ("snapshots", "kept")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Home:
         asyncio.run(_push(home, [trust.tenant_jwt(t) for t in tenants]))
     finally:
         stop_server(server, home)
+    Snapshots(home).create(KEPT[-1])
     for role in ROLES.values():
         user = keypair("user")
         request = AgentRequest("acme", role.name, role.name, ("p1",), user="ann" if role.needs_user else "")
@@ -287,6 +292,8 @@ FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
     "a monitor for everybody": (appended("http: 8222"), "server_listen", "http serves 8222"),
     "a server file that can't be read": (appended('include "more.conf"'), "server_listen", "can't be read"),
     "TLS of yesterday": (appended('tls { cert_file: "a.pem", key_file: "b.pem" }'), "server_listen", "takes TLS older than 1.3"),
+    "a snapshot that others may read": (chmod(0o644, *KEPT, "cordon.toml"), "snapshot_folders", "cordon.toml has mode 0644"),
+    "a snapshot that was changed": (cut(*KEPT, "cordon.toml"), "snapshot_files", "cordon.toml: it isn't what was written"),
     "routes without TLS": (appended('cluster { listen: "127.0.0.1:6222" }'), "server_routes", "cluster has no TLS"),
     "routes that prove nothing": (
         appended('cluster { listen: "127.0.0.1:6222", tls { cert_file: "a.pem", min_version: "1.3" } }'), "server_routes",

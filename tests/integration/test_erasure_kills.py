@@ -25,38 +25,13 @@ from gate.ledger.chain import Heads
 from gate.ledger.jetstream import stored
 from gate.ledger.replay import read_blocks
 
+from .kill_points import AROUND, STEPS_PER_START, order
 from .stored import core_client
 from .test_erasure import done, findings, found
 from .world import UP_S, World, running, until
 
-_AROUND = """
-import functools, inspect, os, signal, sys
-from pathlib import Path
-home = Path(sys.argv[2])
-order = home / "run" / "kill-at"
-def at(step, when=lambda *a: True, args=()):
-    if order.exists() and order.read_text() == step and when(*args):
-        order.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-def around(owner, name, before="", after="", when=lambda *a: True):
-    f = getattr(owner, name)
-    if inspect.iscoroutinefunction(f):
-        async def wrapper(*args):
-            at(before, when, args)
-            result = await f(*args)
-            at(after, when, args)
-            return result
-    else:
-        def wrapper(*args):
-            at(before, when, args)
-            result = f(*args)
-            at(after, when, args)
-            return result
-    setattr(owner, name, functools.wraps(f)(wrapper))
-"""
-
 _GATEKEEPER = (
-    _AROUND
+    AROUND
     + """
 sys.setswitchinterval(0.0005)
 import gate.erasure.stores as stores
@@ -78,10 +53,9 @@ GATEKEEPER_STEPS = (
     "out of the catalog's log", "the janitor tells", "done appended",
 )  # fmt: skip
 IMPATIENT = bus.Timing(request_s=1.0, deadline_s=1.5)
-STEPS_PER_START = 4  # at five deaths within a minute the supervisor gives up
 
 _JANITOR = (
-    _AROUND
+    AROUND
     + """
 import gate.janitor as janitor
 J = janitor.Janitor
@@ -96,12 +70,6 @@ sys.exit(janitor.main())
 JANITOR_STEPS = (
     "before the copy", "copied", "looked at", "deleted", "before the old copy goes", "old copy gone", "before it tells",
 )  # fmt: skip
-
-
-def order(world: World, step: str) -> Path:
-    path = world.home.run / "kill-at"
-    path.write_text(step)
-    return path
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from broker_config.processes import spawn, stop_child
 from broker_config.server import find_server
 from broker_config.trust import Trust
 from bus.servers import servers
-from gate.lease import LEASE_S, TAKE_OVER_S, Lease, running_clock
+from gate.clock import running_clock
+from gate.lease import LEASE_S, TAKE_OVER_S, Lease
 from gate.ledger.errors import SteppedDown
 from gate.paths import Paths
 from gate.refusals import Refused

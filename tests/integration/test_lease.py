@@ -14,7 +14,8 @@ from nats.aio.client import Client
 from broker_config.claims import operator_jwt
 from bus.errors import ConfigError
 from bus.identity import keypair, registry_jwt
-from gate.lease import LEASE_S, Lease, running_clock
+from gate.clock import running_clock
+from gate.lease import LEASE_S, Lease
 from gate.ledger.errors import LedgerWentBack, SteppedDown
 from gate.ledger.jetstream import API_TIMEOUT_S
 from gate.paths import Paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -262,6 +263,33 @@ def test_a_writer_without_answers_is_unhealthy_until_one_comes(tmp_path: Path) -
             await asyncio.wait_for(appending, 20)
             assert committer.healthy
             assert (await stream_state(nc, LEDGER)).messages == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("before", [0, 3], ids=["an empty stream", "a stream that holds blocks"])
+def test_a_broker_whose_file_can_t_grow_is_stuck_until_it_is_started_again_and_nothing_is_doubled(
+    tmp_path: Path, before: int
+) -> None:
+    """RLIMIT_FSIZE of the server: as on a full disk a write fails, and the stream takes nothing more."""
+
+    async def scenario() -> None:
+        async with ledger(tmp_path) as (server, nc, committer):
+            heads = Heads()
+            committer = Committer(nc, LEDGER, SUBJECT, 0, ack_timeout_s=0.3, lease_s=0.5)
+            written = await fill(committer, heads, before)
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+            appending = asyncio.create_task(fill(committer, heads, 1))
+            async with asyncio.timeout(20):
+                while not committer.stuck:  # noqa: ASYNC110 - another task
+                    await asyncio.sleep(0.05)
+            assert not committer.healthy
+            assert not appending.done()
+            server.kill()
+            server.start()
+            written += await asyncio.wait_for(appending, 20)
+            assert not committer.stuck
+            assert await replayed(nc) == written
 
     asyncio.run(scenario())
 

@@ -19,8 +19,9 @@ import pytest
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
+from broker_config.drills import Drill
 from broker_config.home import Home
-from broker_config.restore import Restore, Wish, drill
+from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
 
 from .scenes import EXTERNAL, document
@@ -301,6 +302,15 @@ def test_without_its_home_a_snapshot_that_has_forgotten_a_text_still_becomes_a_h
 
     asyncio.run(erased())
     assert Snapshots(world.home).verify(copy)["findings"] == []
+    note = copy.folder / "forgotten.json"
+    true = note.read_text()
+    for false in (true.replace("]", ",1]", 1), true.replace('"signature":"', '"signature":"A', 1), "{}"):
+        note.write_text(false)
+        assert any("forgotten.json" in finding for finding in Snapshots(world.home).verify(copy)["findings"]), false
+        with pytest.raises(bus.Rejected) as silent:
+            Restore(world.home, copy).run(Wish(into=tmp_path / "home", by="kim"))
+        assert silent.value.reason == "snapshot_damaged"
+    note.write_text(true)
     home = Home(tmp_path / "home")
     made = Restore(Home(tmp_path / "lost"), copy).run(Wish(into=home.path, by="kim", live=True))
     assert not made["later"]
@@ -361,7 +371,8 @@ def test_a_drill_tells_time_and_loss_and_keeps_its_history(world: World) -> None
                 await w.write(f"After the snapshot {i}")
 
     asyncio.run(written())
-    told = drill(world.home, copy)
+    told = Drill(world.home, copy).run()
+    assert (told["kind"], told["facts"], told["missed"]) == ("full", copy.manifest.events, [])
     assert (told["ok"], told["findings"], told["lost"]["memories"]) == (True, [], 2)
     assert told["memories"] == copy.manifest.memories
     assert told["seconds"] > 0

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from broker_config import supervisor
 from broker_config.control import Control
-from bus.errors import Unavailable
+from bus.errors import ConfigError, Unavailable
 from bus.servers import servers
 from gate.paths import Paths
 from gate.service import listen, opened
@@ -84,3 +84,43 @@ def test_a_lineage_store_that_was_found_damaged_in_use_is_set_aside_at_the_next_
     assert not paths.lineage_doubted.exists()
     for folder in world.home.run.glob("aside-*"):
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("left", [b"", b"no registry", b"\xff\xfe"])
+def test_a_registry_that_is_damaged_is_named_with_its_file(world: World, left: bytes) -> None:
+    registry = Paths(world.home.path).registry
+    whole = registry.read_bytes()
+
+    async def start() -> None:
+        async with opened(Paths(world.home.path), servers(world.home.url)):
+            pass
+
+    with broker_alone(world.home):
+        registry.write_bytes(left)
+        try:
+            with pytest.raises(ConfigError) as refused:
+                asyncio.run(start())
+        finally:
+            registry.write_bytes(whole)
+        assert refused.value.reason == "registry_damaged"
+        assert str(registry) in refused.value.message
+        asyncio.run(start())
+
+
+def test_a_damaged_list_of_streams_is_named_with_its_file_and_no_stream_is_made(world: World) -> None:
+    known = world.home.streams(0)
+    whole = known.read_bytes()
+
+    async def ensure() -> dict[str, str]:
+        async with Control(world.home) as control:
+            return await control.ensure_streams()
+
+    with broker_alone(world.home):
+        ids = asyncio.run(ensure())
+        known.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ConfigError) as refused:
+            asyncio.run(ensure())
+        assert refused.value.reason == "streams_unknown"
+        assert str(known) in refused.value.message
+        known.unlink()  # as it advises: the streams that are there are taken
+        assert asyncio.run(ensure()) == ids

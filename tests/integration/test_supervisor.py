@@ -188,7 +188,7 @@ def test_a_gatekeeper_that_refuses_to_serve_is_left_alone_and_the_broker_stays(h
     assert set(status.pids) == {"supervisor", "broker"}
     log = home.log("supervisor").read_text()
     assert log.count("gatekeeper started") == 1
-    assert "degraded: It went back. Look. It is not tried again by itself: `cordon down`" in refused_again(home)
+    assert "degraded: It went back. Look. A restart alone changes nothing; after that: `cordon down`" in refused_again(home)
     stop(home)
     assert up(home).state == "ready"
 
@@ -208,6 +208,19 @@ def test_a_gatekeeper_that_keeps_dying_is_named_by_a_second_up(home: Home) -> No
     said = refused_again(home)
     assert "degraded: The gatekeeper ended with signal 9. It is started again by itself" in said
     assert "If that doesn't help: `cordon down`" in said
+
+
+def test_an_up_in_the_background_says_what_goes_wrong_on_the_way_and_nothing_else(home: Home) -> None:
+    lines: list[str] = []
+    with pytest.raises(Unavailable):
+        start(
+            home, detach=True, ready_timeout_s=1.5, gatekeeper=gatekeeper(home, "die"), on_line=lines.append, troubles_alone=True
+        )
+    assert lines
+    assert all("The gatekeeper ended with" in line for line in lines)
+    lines.clear()
+    status = start(home, detach=True, gatekeeper=gatekeeper(home), on_line=lines.append, troubles_alone=True)
+    assert (status.state, lines) == ("ready", [])
 
 
 def test_a_lost_ledger_keeps_the_gatekeeper_from_starting(home: Home) -> None:

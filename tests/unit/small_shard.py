@@ -18,6 +18,7 @@ from gate.operators import Operators
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
+from gate.room import Room
 from gate.shard import Shard
 from gate.state.tenant import Tenant
 from gate.turns import Pace
@@ -113,8 +114,7 @@ class SmallShard:
         self.event_rows = EventRows()
         self.event_rows.numbers[tenant.account] = 0
         self.lineage = self
-        self.index = Index()
-        self.pace = Pace()
+        self.index, self.room, self.pace = Index(), Room(), Pace()
         self.intake = SimpleNamespace(calm=lambda p: True)  # everybody is calm
         self.sent: list[bytes] = []
         self.refused: list[Refused] = []

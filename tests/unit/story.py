@@ -41,6 +41,8 @@ class Story:
     def __init__(self, *projects: str) -> None:
         self.t = Tenant(ACCOUNT, "acme", b"k" * 32)
         self.ms = 1_700_000_000_000
+        self.told: list[E.AnyEvent] = []
+        self.principals: dict[str, Principal] = {}
         self.apply(E.TenantAdded(ms=self.ms, name="acme", by="admin"))
         for name in projects or ("p1",):
             self.project(name)
@@ -48,6 +50,7 @@ class Story:
     def apply(self, event: E.AnyEvent) -> int:
         seq = self.t.position + 1
         self.t.apply(seq, event)
+        self.told.append(event)
         return seq
 
     def project(self, name: str, **settings: Any) -> None:
@@ -63,7 +66,10 @@ class Story:
         verbs = [*MEMORY_VERBS, *OPS_VERBS]
         entry = RegistryEntry(tenant=ACCOUNT, role=role, origin=HIGHEST.get(role, ""), classification="restricted", verbs=verbs)
         rights = rights_of(entry, [*(f"project:{p}" for p in projects), "see:internal", *tags])
-        return Principal(t, t.agents.by_name[name], f"U{name}", project, rights, rights.user, TABLE["mem"]["write"])
+        self.principals[name] = Principal(
+            t, t.agents.by_name[name], f"U{name}", project, rights, rights.user, TABLE["mem"]["write"]
+        )
+        return self.principals[name]
 
     def memory(self, by: Principal, **facts: Any) -> int:
         """A memory as the ledger might hold it, whatever would have been decided."""

@@ -100,6 +100,27 @@ def test_an_erasure_names_what_was_there_and_one_of_later_memories_is_left_out()
     assert t.erasures[b"e" * 16].done_ms
 
 
+def test_an_end_is_carried_over_with_its_resumption_and_what_would_have_memories_live_on_is_not() -> None:
+    def end(name: bytes, members: list[int]) -> E.LifeEnded:
+        [(count, deltas)] = pack_members(members)
+        return E.LifeEnded(ms=MS, end=name, why="pruned", agent=OPS, count=count, deltas=deltas)
+
+    def resumed(name: bytes) -> E.LifeResumed:
+        return E.LifeResumed(ms=MS, end=name, agent=OPS)
+
+    def over(t: Tenant) -> list[int]:
+        return [s for s in t.by_id.values() if t.current(s, MS) == "expired"]
+
+    then: list[E.AnyEvent] = [memory(1), memory(2), end(b"a" * 16, [4])]
+    found, t = carried(then, [memory(3), end(b"b" * 16, [5, 7]), end(b"c" * 16, [7]), resumed(b"a" * 16)])
+    assert [type(e).__name__ for e in found] == ["LifeEnded"]
+    assert over(t) == [4, 5], "what was over then is over, and so is what ended since"
+    assert over(carried(then, [end(b"b" * 16, [5]), resumed(b"b" * 16)])[1]) == [4]
+    dated = msgspec.structs.replace(memory(1), expires=MS + 5)
+    _, t = carried([dated], [E.LifeExtended(ms=MS, agent=OPS, items=[(4, MS + 500)])])
+    assert t.columns.at.expires[4] == MS + 5
+
+
 def test_a_review_is_carried_over_if_it_rejects() -> None:
     waiting = msgspec.structs.replace(memory(1), holds=["screen:instruction"])
     accept, reject = (E.MemoryReviewed(ms=MS, memory=4, verdict=v, agent=OPS) for v in ("accept", "reject"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gate.projections import ProjectionUnusable, set_aside
+from gate.projections import ProjectionUnusable, ProjectionUnwritable, set_aside
 from gate.projections.catalog import COMMIT_ROWS, Catalog, MemoryRow, Position
 
 STREAM = "LEDGER_0@2026-11-30"
@@ -213,3 +213,71 @@ def test_a_second_close_is_harmless(path: Path) -> None:
     catalog = Catalog(path, STREAM)
     catalog.close()
     catalog.close()
+
+
+# --- a file that can't be written ---------------------------------------------------------------------
+def no_more_pages(catalog: Catalog, most: int = 0) -> None:
+    """As on a full disk: SQLITE_FULL for whatever needs a page more. 0: from now on; else a limit in pages."""
+    now = catalog._db.execute("PRAGMA page_count").fetchone()[0]
+    catalog._db.execute(f"PRAGMA max_page_count={most or now}")
+
+
+LARGE = "x" * 50_000
+
+
+def test_what_can_t_be_written_is_served_from_memory_and_written_when_it_goes_again(path: Path) -> None:
+    with Catalog(path, STREAM) as catalog:
+        catalog.apply([row(1, evidence=("a",))], 1, 1, b"a")
+        no_more_pages(catalog)
+        assert catalog.apply([row(2, LARGE, ("a#1",))], 2, 2, b"b") == 1
+        assert "full" in catalog.trouble
+        assert catalog.apply([], 3, 4, b"c") == 0  # the position goes on
+        assert catalog.position == Position(3, 4, b"c")
+        assert catalog.fetch([1, 2, 3]) == {1: row(1, evidence=("a",)), 2: row(2, LARGE, ("a#1",))}
+        assert [r.seq for r in catalog.after(0, 10)] == [1, 2]
+        assert [r.seq for r in catalog.after(0, 1)] == [1]
+        assert catalog.find_source("a") == [1, 2]
+        assert catalog.apply([row(2)], 2, 2, b"b") == 0  # a block that comes again is skipped here too
+        for refused in (catalog.commit, catalog.scrub, lambda: catalog.save_plan(b"p", b"blob", 9)):
+            with pytest.raises(ProjectionUnwritable):
+                refused()
+        assert not catalog.maybe_commit(10.0)
+        no_more_pages(catalog, 1 << 30)
+        assert not catalog.maybe_commit(10.5)  # not at each call
+        assert catalog.maybe_commit(11.5)
+        assert not catalog.trouble
+        catalog.save_plan(b"p", b"blob", 9)
+    with Catalog(path, STREAM) as again:
+        assert again.position == Position(3, 4, b"c")
+        assert again.fetch([1, 2]) == {1: row(1, evidence=("a",)), 2: row(2, LARGE, ("a#1",))}
+
+
+def test_a_kill_while_nothing_can_be_written_leaves_the_last_commit(path: Path) -> None:
+    catalog = Catalog(path, STREAM)
+    catalog.apply([row(1)], 1, 1, b"a")
+    catalog.commit()
+    no_more_pages(catalog)
+    catalog.apply([row(2, LARGE)], 2, 2, b"b")
+    catalog.close()  # what couldn't be written comes again by replay
+    with Catalog(path, STREAM) as again:
+        assert again.position == Position(1, 1, b"a")
+        assert again.apply([row(2, LARGE)], 2, 2, b"b") == 1
+        assert again.count() == 2
+
+
+def test_an_erasure_that_can_t_be_written_changes_nothing(path: Path) -> None:
+    with Catalog(path, STREAM) as catalog:
+        catalog.apply([row(1)], 1, 1, b"a")
+        no_more_pages(catalog)
+        catalog.apply([row(2, LARGE)], 2, 2, b"b")
+        with pytest.raises(ProjectionUnwritable):
+            catalog.erase([row(1)])
+        assert catalog.fetch([1]) == {1: row(1)}
+        no_more_pages(catalog, 1 << 30)
+        catalog.erase([row(1)])
+        assert catalog.erased() == [1]
+
+
+def test_a_catalog_that_can_t_be_opened_is_no_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(ProjectionUnwritable):
+        Catalog(tmp_path / "no" / "catalog.sqlite", STREAM)

@@ -37,10 +37,11 @@ def test_the_commands_are_these() -> None:
         "project member add", "project member remove", "tenant export", "tenant delete", "tenant move",
         "agent list", "agent show", "agent delegate", "issuer",
         "agent rotate", "agent revoke", "tenant suspend", "tenant resume", "write", "query", "get", "watch",
-        "why", "trace up", "trace down", "hold", "release", "review", "case list", "erase", "erasure list", "erasure show",
-        "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
+        "why", "trace up", "trace down", "hold", "rollback", "release", "review", "case list", "erase", "erasure list",
+        "erasure show", "legal-hold place", "legal-hold lift", "legal-hold list", "janitor",
+        "promote", "report", "prune", "compact",
         "case show", "context show", "context close", "rebuild", "verify", "doctor security", "doctor ledger", "demo",
-        "broker render", "broker init", "broker check", "gate",
+        "broker render", "broker init", "broker check", "broker room", "gate",
         "snapshot create", "snapshot list", "snapshot verify", "snapshot prune", "backup", "restore", "drill",
     }  # fmt: skip
 

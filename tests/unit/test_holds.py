@@ -292,3 +292,25 @@ def test_a_memory_that_more_agents_were_served_than_one_event_can_name_is_held_a
         assert t.columns.at.held[room.root] == 0
 
     run(scenario)
+
+
+# --- members that no edge of the closure reaches ------------------------------------------------------
+def test_a_case_shows_a_copy_that_another_member_accounts_for_and_what_derives_from_it() -> None:
+    """They joined with a served edge (`Evidence.strong`), and are the last of the tenant's memories."""
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        opened = await hold_now(shard, room.ops, room.text(room.root))
+        [case] = room.story.t.cases
+        copy = room.story.memory(room.writer, cases=[case], edges=[E.Edge(E.SERVED, room.child, 150)])
+        below = room.story.memory(room.writer, cases=[case], edges=[E.Edge(E.DECLARED, copy, 255)])
+        shard.follow(room.story.t)
+        shown = await shard.operators.answer(room.ops, CaseQuery(case=opened.case))
+        assert isinstance(shown, Case)
+        assert {m.id: m.hops for m in shown.members} == {
+            room.text(s): n for s, n in ((room.root, 0), (room.child, 1), (room.mixed, 2), (copy, 2), (below, 3))
+        }
+        released = await shard.operators.answer(room.ops, Release(case=opened.case, message="it was right"))
+        assert isinstance(released, Case)
+        assert released.count == 5
+
+    run(scenario)

@@ -13,8 +13,8 @@ OURS = ("gate", "broker_config", "cli", "cordon_cli", "agents_demo")
 NAMES = [
     "Actor", "Case", "Child", "Closed", "ConfigError", "Conflict", "ContextAnswer", "CordonError", "DeadlineExceeded", "Denied",
     "Desk", "Draft", "Edge", "Erasure", "Feed", "FrameTooLarge", "Item", "LegalHold", "MalformedFrame", "Member", "Memory",
-    "MemoryBus", "Notice", "Plan", "Query", "Recall", "Receipt", "Rejected", "Stats", "Store", "Synced", "Timing", "TraceAnswer",
-    "Unavailable", "WhyAnswer", "WireError", "WriteRejected", "connect", "connect_operator",
+    "MemoryBus", "Notice", "Plan", "Pruned", "Query", "Recall", "Receipt", "Rejected", "Reported", "Stats", "Store", "Synced",
+    "Timing", "TraceAnswer", "Unavailable", "WhyAnswer", "WireError", "WriteRejected", "connect", "connect_operator",
 ]  # fmt: skip
 
 

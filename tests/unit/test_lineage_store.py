@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -16,7 +18,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.frames import DECISIONS
-from gate.projections import ProjectionUnusable, lineage, lineage_rows, set_aside
+from gate.projections import ProjectionUnusable, ProjectionUnwritable, lineage, lineage_rows, set_aside
 from gate.projections.lineage import LineageStore
 from gate.projections.lineage_rows import (
     AuditLine,
@@ -409,3 +411,55 @@ def test_a_closed_store_takes_and_tells_nothing(path: Path) -> None:
     with pytest.raises(Unavailable):
         asyncio.run(store.query("counts", {"tenant": 0}))
     assert "lineage" not in {thread.name for thread in threading.enumerate()}
+
+
+# --- a file that can't be written ---------------------------------------------------------------------
+@contextmanager
+def no_file_grows(most: int) -> Iterator[None]:
+    """EFBIG for whatever would become larger than so many bytes. Of the whole process: nothing else is written meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_can_t_be_written_is_tried_again_and_nothing_is_lost_or_doubled(path: Path) -> None:
+    store = LineageStore(path, STREAMS)
+    store.put("LEDGER", 1, Rows(memory=[memory(1)]))
+    assert counts(store) == {"memory": 1}
+    many = 40_000
+
+    async def scenario() -> None:
+        with no_file_grows(path.stat().st_size // 2):
+            store.put("LEDGER", 2, Rows(memory=[memory(n) for n in range(2, many)]))
+            with pytest.raises(Unavailable):
+                await store.wait("LEDGER", 2, 20)
+            assert store.trouble is not None
+            assert store.failed is None
+            assert dict(await store.query("counts", {"tenant": 0}))["memory"] == 1  # what is there is read
+            assert store.put("LEDGER", 3, Rows(memory=[memory(many)]))
+        async with asyncio.timeout(20):
+            while store.trouble is not None:  # noqa: ASYNC110 - another thread
+                await asyncio.sleep(0.05)
+        await store.wait("LEDGER", 3, 20)
+
+    asyncio.run(scenario())
+    assert counts(store) == {"memory": many}
+    store.close()
+    again = LineageStore(path, STREAMS)
+    assert again.positions == {"LEDGER": 3, "READS": 0}
+    assert counts(again) == {"memory": many}
+    again.close()
+
+
+def test_a_store_that_can_t_be_opened_for_the_machine_s_sake_is_no_damaged_one(path: Path) -> None:
+    store = LineageStore(path, STREAMS)
+    store.put("LEDGER", 1, Rows(memory=[memory(1)]))
+    store.close()
+    with no_file_grows(0), pytest.raises(ProjectionUnwritable):
+        LineageStore(path, STREAMS)
+    again = LineageStore(path, STREAMS)
+    assert counts(again) == {"memory": 1}
+    again.close()

@@ -209,7 +209,7 @@ def test_a_large_draft_counts_in_flight_for_what_it_costs_and_gives_all_of_it_ba
     draft = story.draft(writer, "word " * 12_500)
     draft.units = units("write", 62_600)
     assert (draft.units, units("write", 300), units("query", 62_600)) == (16, 1, 1)
-    shard = cast(Shard, SimpleNamespace(count=Shard.count))
+    shard = cast(Shard, SimpleNamespace(count=Shard.count, sequencer=SimpleNamespace(under_way={})))
     Shard.count(writer, draft.units)
     assert (writer.agent.in_flight, story.t.in_flight) == (16, 16)
     Shard.finished(shard, draft)

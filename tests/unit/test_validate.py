@@ -90,10 +90,10 @@ def test_a_time_to_live_outside_its_range_is_refused(ttl: int) -> None:
 
 def test_expiry_follows_the_kind_and_its_most() -> None:
     day = 86_400_000
-    assert check_draft(Draft(content="x"), NOW).expires_ms == NOW + 365 * day
-    assert check_draft(Draft(content="x", kind="rule"), NOW).expires_ms == 0
-    assert check_draft(Draft(content="x", kind="emotional_state", ttl=30 * 86_400), NOW).expires_ms == NOW + 7 * day
-    assert check_draft(Draft(content="x", scope="operational"), NOW).expires_ms == NOW + 7 * day
+    assert check_draft(Draft(content="x"), NOW).end.expires_ms == NOW + 365 * day
+    assert check_draft(Draft(content="x", kind="rule"), NOW).end.expires_ms == 0
+    assert check_draft(Draft(content="x", kind="emotional_state", ttl=30 * 86_400), NOW).end.expires_ms == NOW + 7 * day
+    assert check_draft(Draft(content="x", scope="operational"), NOW).end.expires_ms == NOW + 7 * day
 
 
 @pytest.mark.parametrize("readers", [[], [[]], [["agent:a"], []], [["everyone"]], [["agent:"]], [["agent:a b"]], [["agent:*"]]])

@@ -197,3 +197,30 @@ def test_an_agent_is_no_operator(arena: Arena) -> None:
             assert denied.value.reason == "permission_violation"
 
     asyncio.run(scenario())
+
+
+def test_what_a_task_learnt_is_promoted_and_the_rest_of_it_compacted_and_brought_back(arena: Arena) -> None:
+    async def scenario() -> None:
+        labels: dict[str, Any] = {"scope": "task", "task": "repair", "kind": "event"}
+        async with arena.agent("writer") as writer, arena.agent("reader") as reader, arena.operator() as desk:
+            learnt, step = [await writer.write(f"{what} of the airship", **labels) for what in ("The leak", "A photo")]
+            promoted = await reader.promote(learnt.id)
+            assert (promoted.state, promoted.parents) == ("active", [learnt.id])
+            with pytest.raises(bus.Rejected) as e:
+                await reader.report([step.id])
+            assert e.value.reason == "used_unknown"
+            assert promoted.id in (await reader.query("airship")).ids
+            assert (await reader.report([promoted.id])).extended == {}
+            with pytest.raises(bus.Rejected) as open_:
+                await desk.plan_compaction(arena.project, "repair")
+            assert open_.value.reason == "task_open"
+            done = await writer.write("Mended", **{**labels, "task_state": "resolved"})
+            plan = await desk.plan_compaction(arena.project, "repair")
+            assert ({m.id for m in plan.members}, plan.promoted, plan.kept) == ({learnt.id, step.id}, 1, {"closes_task": 1})
+            ended = await desk.prune(plan.plan, "it flies")
+            arena.tick()
+            assert set((await reader.query("airship", task="repair")).ids) - {promoted.id, done.id} == set()
+            assert (await desk.undo_end(ended.end, "asked for")).state == "undone"
+            assert {learnt.id, step.id} <= set((await reader.query("airship", task="repair")).ids)
+
+    asyncio.run(scenario())

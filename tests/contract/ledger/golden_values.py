@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from gate.ledger import events as E
 from gate.ledger.block import (
     ZERO_HASH,
@@ -70,6 +72,7 @@ NOTE_HASH = body_hash(NOTE_BODY)
 EVENTS: dict[str, E.AnyEvent] = {
     "memory_written": FULL,
     "memory_written.least": LEAST,
+    "memory_written.later_fields": msgspec.structs.replace(LEAST, expires=MS + 9, fixed=True, promotes=5),
     "memory_reviewed": E.MemoryReviewed(ms=MS, memory=5, verdict="accept", agent=raw(2), person="p-1", body=NOTE_HASH),
     "case_part": E.CasePart(ms=MS, case=raw(5), part=1, count=COUNT, deltas=DELTAS),
     "case_opened": E.CaseOpened(
@@ -103,6 +106,10 @@ EVENTS: dict[str, E.AnyEvent] = {
     "home_restored": E.HomeRestored(
         ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, later=70_009, read_only=True, body=NOTE_HASH
     ),
+    "home_restored.part": E.HomeRestored(
+        ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, read_only=True,
+        part=E.Part(project="p1", user="usr_abcdefghijklmnop", agents=[raw(2), raw(3)]),
+    ),
     "memory_erased": E.MemoryErased(
         ms=MS, erasure=raw(18), agent=raw(2), person="p-1", second="p-2", second_agent=raw(3), count=COUNT, deltas=DELTAS,
         derived=1, body=NOTE_HASH,
@@ -112,6 +119,11 @@ EVENTS: dict[str, E.AnyEvent] = {
         ms=MS, hold=raw(19), agent=raw(2), person="p-1", count=COUNT, deltas=DELTAS, body=NOTE_HASH
     ),
     "legal_hold_lifted": E.LegalHoldLifted(ms=MS, hold=raw(19), agent=raw(2), person="p-1", body=NOTE_HASH),
+    "life_extended": E.LifeExtended(ms=MS, agent=raw(2), items=[(3, MS + 9), (70_000, MS + 99)]),
+    "life_ended": E.LifeEnded(
+        ms=MS, end=raw(22), why="pruned", agent=raw(2), person="p-1", count=COUNT, deltas=DELTAS, plan=raw(15), body=NOTE_HASH
+    ),
+    "life_resumed": E.LifeResumed(ms=MS, end=raw(22), agent=raw(2), person="p-1", body=NOTE_HASH),
 }  # fmt: skip
 
 RECORDS: dict[str, E.AnyRecord] = {

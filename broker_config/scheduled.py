@@ -1,0 +1,116 @@
+"""Snapshots by the clock, as `[snapshots]` of cordon.toml says: one is made when the newest is older than `every`, and of those
+that were made so the newest `keep` stay. What a person made is left alone.
+
+The supervisor of a home that serves looks now and then and starts `python -m broker_config.scheduled`. What was missed while the
+home was down is caught up once, for only the newest counts. A failure is told in `cordon status` until one succeeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from bus.errors import CordonError
+
+from .home import Home
+from .processes import spawn, stop_child
+from .status import Problem
+
+PREFIX: Final = "auto-"
+LOOK_S: Final = 30.0
+RETRY_S: Final = 600.0  # after a failure
+STOP_S: Final = 2.0
+LOG: Final = "snapshots"
+_LINE_BYTES: Final = 2_048
+
+
+class Scheduled:
+    """One home's schedule. Times of `tick` are seconds of any one clock, `clock` is unix time."""
+
+    def __init__(self, home: Home, clock: Callable[[], float] = time.time, look_s: float = LOOK_S) -> None:
+        self.home, self._clock, self._look_s = home, clock, look_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._next = 0.0
+        self.problem: Problem | None = None
+
+    def tick(self, now: float) -> None:
+        """Bury a run that has ended; start one if it is time. Never waits."""
+        if self._child is not None:
+            code = self._child.poll()
+            if code is None:
+                return
+            self._child = None
+            self.problem = self._failed(code) if code else None
+            self._next = now + (RETRY_S if code else self._look_s)
+        elif now >= self._next:
+            self._next = now + self._look_s
+            if due(self.home, self._clock()):
+                command = [sys.executable, "-P", "-m", "broker_config.scheduled", "--home", str(self.home.path)]
+                self._child = spawn(command, self.home.log(LOG))
+
+    def stop(self) -> None:
+        if self._child is not None:
+            stop_child(self._child, STOP_S)
+            self._child = None
+
+    def _failed(self, code: int) -> Problem:
+        log = self.home.log(LOG)
+        said = log.read_bytes()[-_LINE_BYTES:].decode(errors="replace").strip().splitlines() if log.exists() else []
+        why = said[-1] if said else f"It ended with {code}."
+        return Problem(
+            reason="snapshot_failed",
+            message=f"The scheduled snapshot failed: {why}",
+            advice=f"It is tried again every {RETRY_S / 60:g} minutes; see {log}.",
+        )
+
+
+def due(home: Home, now: float) -> bool:
+    """Whether the newest snapshot of this home is older than its schedule allows. False where there is no schedule."""
+    from .snapshots import Snapshots, operator_of  # which uses the supervisor, which uses this
+
+    try:
+        every_s = home.settings().snapshots.every_s
+        if not every_s:
+            return False
+        mine = operator_of(home.operator_jwt)
+        made = [c.manifest.made for c in Snapshots(home).all() if c.manifest.operator == mine]
+    except (CordonError, OSError, ValueError):  # being edited, or not made yet: it is looked at again
+        return False
+    newest = max((datetime.fromisoformat(at).timestamp() for at in made), default=0.0)
+    return not newest <= now < newest + every_s  # one from the future is as none: the clock was wrong
+
+
+def make(home: Home, now: float) -> list[str]:
+    """One snapshot, then the oldest of its kind go: their names."""
+    from .snapshots import Snapshots
+
+    name = f"{PREFIX}{datetime.fromtimestamp(now, UTC):%Y%m%dt%H%M%Sz}"
+    snapshots = Snapshots(home, clock=lambda: now)
+    snapshots.create(name)
+    return snapshots.prune(home.settings().snapshots.keep, PREFIX)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker_config.scheduled", description=__doc__)
+    parser.add_argument("--home", required=True, type=Path)
+    now = time.time()
+    try:
+        gone = make(Home(parser.parse_args().home), now)
+    except CordonError as e:
+        print(e, flush=True)
+        return 1
+    except OSError as e:
+        print(f"{e.filename or 'The folder of snapshots'}: {e.strerror}.", flush=True)
+        return 1
+    print(f"{datetime.fromtimestamp(now, UTC).isoformat(timespec='seconds')} made; {len(gone)} removed", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

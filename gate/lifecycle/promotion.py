@@ -1,0 +1,54 @@
+"""Promotion: what a task learnt becomes a memory of its project, by the same way as any other write.
+
+The gatekeeper takes text, evidence and kind of the task's memory; the promoter adds nothing to them. Invariant: the new memory
+derives from the old one, so its labels are no better, it is valid and lives no longer than the old one's writer said, and it is
+screened, decided and held like every write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from bus.frames import KINDS, Draft
+from gate.identify import Principal
+from gate.refusals import Refused
+from gate.rights import TASK_SCOPE, decide
+from gate.state.columns import NEVER_MS
+from gate.state.tenant import Tenant
+from gate.writing.lifetime import End
+from gate.writing.validate import Checked, check_draft
+
+
+def check(p: Principal, s: int, now_ms: int) -> None:
+    """Refuse what may not be promoted, at the door and again when the write is decided."""
+    t, at = p.tenant, p.tenant.columns.at
+    here = s and at.project[s] == t.projects[p.project].number and at.scope[s] == TASK_SCOPE
+    if not here or not decide(p, s, now_ms) or t.current(s, now_ms) != "active":
+        raise Refused("promotes_unknown", field="promotes")
+    by = t.promoted.get(s, 0)  # one that this agent may not read keeps nobody from promoting it for the others
+    if by and decide(p, by, now_ms) and t.current(by, now_ms) in ("active", "held"):
+        raise Refused("promoted_already", field="promotes", detail={"promoted_as": t.memory_id(by)})
+
+
+def lives_on(t: Tenant, s: int, now_ms: int) -> bool:
+    """Whether what it was promoted to is in force, for everybody who could read it."""
+    by, at = t.promoted.get(s, 0), t.columns.at
+    as_open = bool(by) and at.readers[by] in (0, at.readers[s]) and at.cls[by] <= at.cls[s] and at.opt_out[by] <= at.opt_out[s]
+    return as_open and t.current(by, now_ms) == "active"
+
+
+def checked(p: Principal, d: Draft, s: int, now_ms: int) -> Checked:
+    """The draft as checked, of the kind of the memory that it promotes."""
+    return _within(check_draft(msgspec.structs.replace(d, kind=KINDS[p.tenant.columns.at.kind[s]]), now_ms), p, s)
+
+
+def _within(c: Checked, p: Principal, s: int) -> Checked:
+    """Valid no longer than the memory that it promotes, nor alive beyond a moment that its writer named."""
+    at = p.tenant.columns.at
+    until = min(c.until_ms or NEVER_MS, at.valid_until[s])
+    end, named = c.end, at.expires[s] if not at.life[s] else NEVER_MS
+    if named < (end.expires_ms or NEVER_MS):
+        end = End(named, True, end.capped)
+    return replace(c, from_ms=max(c.from_ms, at.valid_from[s]), until_ms=until if until < NEVER_MS else 0, end=end)

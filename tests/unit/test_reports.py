@@ -1,0 +1,111 @@
+"""Reports and ends through the real sequencer: what they cost, who may, and that a replay of their blocks gives the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from bus.frames import ContextRequest, Frame, Report, Reported
+from gate.config import DAY_MS
+from gate.identify import Principal
+from gate.ledger import events as E
+from gate.lifecycle.reports import report
+from gate.refusals import Refused
+from gate.rights import TABLE
+from gate.shard import Shard
+from gate.state.tenant import Tenant
+from gate.verifying.answers import MOVING, STAMPED
+
+from .small_shard import SmallShard, while_running
+from .story import ACCOUNT, Story
+
+
+def told(story: Story, ask: Callable[[SmallShard], Any]) -> tuple[Frame, list[E.AnyEvent]]:
+    """The answer to one request, and the events that it cost; live state is as a replay of all events gives it."""
+
+    async def main() -> tuple[Frame, list[E.AnyEvent]]:
+        shard = SmallShard(story.t, lambda: story.ms)
+        before = len(story.told)
+        asked = asyncio.create_task(ask(shard))
+        await while_running(shard, asked.done)
+        story.told += [event for block in shard.events() for event in block]
+        return asked.result(), story.told[before:]
+
+    answer, events = asyncio.run(main())
+    again = Tenant(ACCOUNT, "acme", b"k" * 32)
+    for seq, event in enumerate(story.told, 1):
+        again.apply(seq, event)
+    n = story.t.columns.n
+    for name in (*MOVING, *STAMPED):
+        assert (getattr(again.columns, name)[:n] == getattr(story.t.columns, name)[:n]).all(), name
+    assert (again.ends.keys(), again.promoted) == (story.t.ends.keys(), story.t.promoted)
+    return answer, events
+
+
+def reported(story: Story, by: Principal, *seqs: int) -> tuple[Reported, list[E.AnyEvent]]:
+    request = Report(used=[story.t.memory_id(s) for s in seqs])
+    asker = replace(by, row=TABLE["mem"]["report"])
+    answer, events = told(story, lambda shard: report(cast(Shard, shard), asker, request))
+    assert isinstance(answer, Reported)
+    return answer, events
+
+
+def test_one_event_moves_all_ends_of_a_report_and_none_is_written_for_nothing() -> None:
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    two = [story.memory(writer, kind=2, expires=story.ms + 90 * DAY_MS) for _ in range(2)]
+    story.serve(reader, *two)
+    assert reported(story, reader, *two)[1] == []
+    story.ms += 30 * DAY_MS
+    answer, events = reported(story, reader, *two)
+    end = story.ms + 90 * DAY_MS
+    assert events == [E.LifeExtended(ms=story.ms, agent=reader.agent.id, items=[(s, end) for s in two])]
+    assert len(answer.extended) == 2
+    story.ms += DAY_MS
+    assert reported(story, reader, *two)[1] == []
+
+
+def test_who_was_not_served_all_of_them_moves_none() -> None:
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    served, other = (story.memory(writer, kind=2, expires=story.ms + 90 * DAY_MS) for _ in range(2))
+    story.serve(reader, served)
+    story.ms += 30 * DAY_MS
+    with pytest.raises(Refused, match="used_unknown"):
+        reported(story, reader, served, other)
+    assert story.t.columns.at.expires[served] == story.t.columns.at.written[served] + 90 * DAY_MS
+    assert len(reported(story, reader, served)[0].extended) == 1
+
+
+def test_reports_count_against_the_bytes_of_who_sends_them() -> None:
+    """Else somebody fills the ledger by reporting what lives for a minute or two."""
+    story = Story()
+    writer, reader = story.agent("writer"), story.agent("reader")
+    s = story.memory(writer, kind=2, expires=story.ms + 2 * 60_000)
+    story.serve(reader, s)
+    story.ms += 90_000
+    reported(story, reader, s)
+    assert reader.agent.bytes > 0
+    assert writer.agent.bytes == 0
+
+
+def test_a_close_ends_the_operational_notes_of_that_context_first_and_in_one_block() -> None:
+    story = Story()
+    writer, other, boss = story.agent("writer"), story.agent("other"), story.agent("boss", "operator")
+    mine, fact, over = (
+        story.memory(writer, scope=3), story.memory(writer), story.memory(writer, scope=3, expires=story.ms + 1)
+    )  # fmt: skip
+    theirs = story.memory(other, scope=3)
+    story.ms += 10
+    closer = replace(boss, row=TABLE["ops"]["context"])
+    request = ContextRequest(agent="writer", action="close", message="a new shift")
+    _, events = told(story, lambda shard: shard.operators.answer(closer, request))
+    assert [type(e) for e in events] == [E.LifeEnded, E.ContextClosed]
+    [end] = story.t.ends.values()
+    assert (end.members.tolist(), end.why) == ([mine], "session")
+    states = [story.t.current(s, story.ms) for s in (mine, fact, over, theirs)]
+    assert states == ["expired", "active", "expired", "active"]
