@@ -44,6 +44,9 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before numpy and torch: two threads collapse under contention
         os.environ.setdefault(name, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault(
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128"
+    )  # shapes of products: half a megabyte each (gate.model.matrix)
     logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     logging.Formatter.converter = time.gmtime
     sys.setswitchinterval(0.0005)  # the loop must not wait 5 ms for the index thread

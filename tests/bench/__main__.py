@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -66,6 +67,7 @@ def main() -> int:
     unknown = [n for n in args.names if n not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # who stops a bench has its home stopped too
     rows = asyncio.run(_run(args.names or list(BENCHES), args.big, args.minutes))
     print(as_json(rows).decode() if args.json else as_table(rows))
     return 0 if all(r.met is not False for r in rows) else 1

@@ -1,0 +1,40 @@
+"""Products with a matrix that grows by a row at a time: the right ones, and of few shapes, since oneDNN keeps code for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gate.model.matrix import UnitMatrix, unit
+
+DIM = 32
+
+
+def test_a_growing_matrix_finds_the_same_as_an_exact_scan_with_products_of_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    rows = unit(rng.standard_normal((1_500, DIM)).astype(np.float32))
+    queries = unit(rng.standard_normal((16, DIM)).astype(np.float32))
+    shapes, product = set[tuple[Any, ...]](), torch.mm
+
+    def seen(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.dtype == torch.bfloat16:
+            shapes.add((*a.shape, *b.shape))
+        return product(a, b)
+
+    monkeypatch.setattr(torch, "mm", seen)
+    matrix = UnitMatrix(DIM)
+    for n in range(1, len(rows) + 1):
+        matrix.append(rows[n - 1 : n])
+        some = queries[: 1 + n % 16]
+        found = matrix.best(some, 3, [None] * len(some))
+        over = matrix.above(some, 0.4, 64)
+        if n % 97 == 0 or n < 5:
+            exact = some @ matrix.gather(np.arange(n, dtype=np.int32)).T
+            for i, cosines in enumerate(exact):
+                assert np.allclose(found[i][1], np.sort(cosines)[::-1][:3], atol=0.02)  # candidates are chosen in bfloat16
+                assert np.allclose(found[i][1], cosines[found[i][0]], atol=1e-5)
+                assert sorted(over[i][0].tolist()) == np.flatnonzero(cosines >= 0.4).tolist()
+    assert len(shapes) <= 5 * 20, len(shapes)  # 1, 2, 4, 8, 16 questions; an eighth of an octave of rows
