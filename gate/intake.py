@@ -42,7 +42,6 @@ from gate import ids
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
 from gate.lifecycle import promotion
-from gate.lifecycle.reports import report
 from gate.projections import ProjectionUnwritable
 from gate.quotas import READ_UNIT_ITEMS, Bucket, Patience, full, too_many, units
 from gate.reading.ask import Ask
@@ -191,6 +190,7 @@ class Intake:
                 self._ask(p, req, m.reply, request_id)
             case Report():
                 self._may_store(p)
+                self._count_items(p, len(req.used), stores=True)
                 self._spawn(self._report(p, req, m.reply), m.reply, request_id, p.key, p.project, p)
             case Ack():
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
@@ -226,6 +226,15 @@ class Intake:
             self._count("writes_per_second", a.writes, t.writes, units(verb, size))
         else:
             self._count("reads_per_second", a.reads, t.reads, 1)
+
+    def _count_items(self, p: Principal, items: int, *, stores: bool = False) -> None:
+        """What a request that names or brings many memories counts for beyond one."""
+        t, payer = p.tenant, p.tenant.agents.payer(p.agent)
+        more = min(items, limits.K_MAX) // READ_UNIT_ITEMS
+        if more > 0 and stores:
+            self._count("writes_per_second", payer.writes, t.writes, more)
+        elif more > 0:
+            self._count("reads_per_second", payer.reads, t.reads, more)
 
     def _count(self, field: str, agent: Bucket, tenant: Bucket, count: int) -> None:
         """Take a request that counts for so many from what agent and tenant may send a second."""
@@ -290,7 +299,7 @@ class Intake:
         if first.idem_content != content:
             raise Refused("idempotency_conflict", field="idempotency_key")
         self.shard.count(p, 1)
-        first.also.append((reply, request_id))
+        first.also.append((p, reply, request_id))
         return True
 
     def _may_store(self, p: Principal) -> None:
@@ -341,9 +350,7 @@ class Intake:
             ("user", limits.SCOPE_ID_BYTES_MAX),
         ):
             text_ok(getattr(q, field), field, most)
-        more = (q.k if isinstance(q, Query) else len(q.ids)) // READ_UNIT_ITEMS
-        if more > 0:
-            self._count("reads_per_second", t.agents.payer(p.agent).reads, t.reads, min(more, limits.K_MAX // READ_UNIT_ITEMS))
+        self._count_items(p, q.k if isinstance(q, Query) else len(q.ids))
         now_ms, as_of_ms = s.now_ms(), time_ms(q.as_of, "as_of")
         if as_of_ms > now_ms:  # it would open what is not valid yet
             raise Refused("time_order", field="as_of")
@@ -406,7 +413,7 @@ class Intake:
         a.filters = {k: frozenset(v) for k, v in q.filters.items()}
 
     async def _report(self, p: Principal, req: Report, reply: str) -> None:
-        self.shard.send(reply, frames.encode(await report(self.shard, p, req)))
+        self.shard.send(reply, frames.encode(await self.shard.reports.answer(p, req)))
 
     async def _delegate(self, p: Principal, req: Delegate, m: Msg) -> None:
         try:

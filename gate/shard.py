@@ -34,6 +34,7 @@ from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerFull
 from gate.lifecycle.pruning import Pruning
+from gate.lifecycle.reports import Reports
 from gate.operators import Operators
 from gate.outbox import Outbox
 from gate.paths import Paths
@@ -102,6 +103,7 @@ class Shard:
         self.erasures = Erasures(self)
         self.erasing = Requests(self)
         self.pruning = Pruning(self)
+        self.reports = Reports(self)
         self.operators = Operators(self)
         self.admin = Admin(self)
         self.delegations = Delegations(self)
@@ -228,8 +230,8 @@ class Shard:
         self.outbox.send(reply, frames.encode(e.frame(request_id, agent, project)))
 
     def refuse_write(self, w: Write, e: Refused) -> None:
-        for reply, request_id in ((w.reply, w.request_id), *w.also):
-            self.refuse(reply, e, request_id, w.principal.key, w.principal.project)
+        for p, reply, request_id in ((w.principal, w.reply, w.request_id), *w.also):
+            self.refuse(reply, e, request_id, p.key, p.project)
         self.audit_refusal(w.principal, "write", e.code)
         self.finished(w)
 

@@ -278,7 +278,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agents: list[bytes] = []
 
     def fits(self, e: MemoryWritten) -> bool:
-        return self.project in ("", e.project) and self.user in ("", e.user) and (not self.agents or e.agent in self.agents)
+        return self.has(e.project, e.user, e.agent)
+
+    def has(self, project: str, user: str, agent: bytes) -> bool:
+        """Whether the text of a memory of these is in it."""
+        return self.project in ("", project) and self.user in ("", user) and (not self.agents or agent in self.agents)
 
 
 class HomeRestored(Event, frozen=True, kw_only=True, omit_defaults=True, tag="home_restored"):

@@ -127,10 +127,14 @@ def legally_held(t: Tenant) -> frozenset[int]:
     return frozenset(np.concatenate(held).tolist()) if held else frozenset()
 
 
-def closing_of(t: Tenant, project: int, task: int) -> int:
-    """The memory that says that a task is over: the newest in force that says anything about its state. Refuses if none does."""
+def closing_of(t: Tenant, project: int, task: int, seen: Callable[[Rows], list[int]]) -> int:
+    """The memory that says that a task is over: the newest in force that says anything about its state. Refuses if none does.
+
+    Only of what the operator sees (`seen`): else these refusals would tell of a task that only restricted memories name.
+    """
     c, n = t.columns, t.columns.n
-    said = np.flatnonzero((c.task[:n] == task) & (c.project[:n] == project) & (c.kind[:n] >= 0) & (c.erased[:n] == 0))
+    named = (c.task[:n] == task) & (c.project[:n] == project) & (c.kind[:n] >= 0) & (c.erased[:n] == 0)
+    said = np.array(seen(np.flatnonzero(named).astype(np.int32)), np.int32)
     if not len(said):
         raise Refused("task_unknown", field="task")
     said = said[(c.task_state[said] >= ACTIVE) & (c.held[said] == 0)]

@@ -15,7 +15,7 @@ from bus.frames import KINDS, Draft
 from gate.identify import Principal
 from gate.refusals import Refused
 from gate.rights import TASK_SCOPE, decide
-from gate.state.columns import NEVER_MS
+from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_NONE, REVIEW_PENDING
 from gate.state.tenant import Tenant
 from gate.writing.lifetime import End
 from gate.writing.validate import Checked, check_draft
@@ -28,15 +28,28 @@ def check(p: Principal, s: int, now_ms: int) -> None:
     if not here or not decide(p, s, now_ms) or t.current(s, now_ms) != "active":
         raise Refused("promotes_unknown", field="promotes")
     by = t.promoted.get(s, 0)  # one that this agent may not read keeps nobody from promoting it for the others
-    if by and decide(p, by, now_ms) and t.current(by, now_ms) in ("active", "held"):
+    if by and decide(p, by, now_ms) and _stands(t, by, now_ms):
         raise Refused("promoted_already", field="promotes", detail={"promoted_as": t.memory_id(by)})
 
 
+def _stands(t: Tenant, by: int, now_ms: int) -> bool:
+    """Whether a promotion keeps the next one out: it is in force, or a case or a review took it out. What only waits for a review
+    does so for what its promoter brought along, whose the next one's isn't.
+    """
+    state, at = t.current(by, now_ms), t.columns.at
+    waits = at.review[by] == REVIEW_PENDING and at.held[by] == 1
+    return state == "active" or (state == "held" and not waits)
+
+
 def lives_on(t: Tenant, s: int, now_ms: int) -> bool:
-    """Whether what it was promoted to is in force, for everybody who could read it."""
+    """Whether what it was promoted to is in force in its place: for all who could read it, for as long, and worth as much."""
     by, at = t.promoted.get(s, 0), t.columns.at
     as_open = bool(by) and at.readers[by] in (0, at.readers[s]) and at.cls[by] <= at.cls[s] and at.opt_out[by] <= at.opt_out[s]
-    return as_open and t.current(by, now_ms) == "active"
+    as_trusted = at.eff[by] >= at.eff[s] and at.floor[by] >= at.floor[s] and at.origin[by] >= at.origin[s]
+    as_usable = as_trusted and at.sens[by] <= at.sens[s]
+    as_looked_at = at.review[s] == REVIEW_NONE or at.review[by] == REVIEW_ACCEPTED
+    as_long = min(at.expires[by], at.valid_until[by]) >= min(at.expires[s], at.valid_until[s]) and at.valid_from[by] <= now_ms
+    return as_open and as_usable and as_looked_at and as_long and t.current(by, now_ms) == "active"
 
 
 def checked(p: Principal, d: Draft, s: int, now_ms: int) -> Checked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,7 +30,7 @@ from gate.state.tenant import Tenant
 from gate.writing.sequencer import noted
 from gate.writing.validate import text_ok
 
-from .candidates import LOOKED_AT, Asked, Chosen, choose, closing_of, legally_held, reason_to_keep
+from .candidates import LOOKED_AT, Asked, Chosen, Rows, choose, closing_of, legally_held, reason_to_keep
 from .ends import PRUNED, TASK, end_events
 from .promotion import lives_on
 
@@ -75,7 +76,7 @@ class Pruning:
     async def _plan(self, p: Principal, req: Prune) -> Pruned:
         t, now_ms = p.tenant, self.shard.now_ms()
         asked = _asked(p, req, now_ms)
-        chosen = await choose(t, asked, lambda rows: visible_rows(p, rows), now_ms)
+        chosen = await choose(t, asked, _seen_by(p), now_ms)
         plan, until = ids.new_raw(now_ms), now_ms + PLAN_MS
         kept = Kept(chosen.members, asked.project, sorted(asked.kinds), asked.before_ms, asked.task, asked.closing)
         if chosen.members:
@@ -112,7 +113,7 @@ class Pruning:
             now_ms = self.shard.now_ms()
             if plan in t.plans_used:
                 raise Refused("plan_unknown", field="plan")
-            members = await _still(t, kept, now_ms)
+            members = await _still(p, kept, now_ms)
             if not members:
                 raise Refused("prune_nothing", field="plan")
             [event] = end_events(p, np.array(members, np.int32), TASK if kept.task else PRUNED, req.message, now_ms, plan)
@@ -196,6 +197,10 @@ class Pruning:
         return [self.shard.holds.plans.member(t, s, 0) for s in seqs]
 
 
+def _seen_by(p: Principal) -> Callable[[Rows], list[int]]:
+    return lambda rows: visible_rows(p, rows)
+
+
 def _asked(p: Principal, req: Prune, now_ms: int) -> Asked:
     t = p.tenant
     project = t.projects.get(req.project) if has_project(p, req.project) else None
@@ -209,15 +214,15 @@ def _asked(p: Principal, req: Prune, now_ms: int) -> Asked:
         return Asked(project.number, kinds, before_ms)
     text_ok(req.task, "task", LABEL_BYTES_MAX)
     task = int.from_bytes(t.label_hash(req.task), "big", signed=True)
-    return Asked(project.number, kinds, before_ms, task, closing_of(t, project.number, task))
+    return Asked(project.number, kinds, before_ms, task, closing_of(t, project.number, task, _seen_by(p)))
 
 
-async def _still(t: Tenant, kept: Kept, now_ms: int) -> list[int]:
+async def _still(p: Principal, kept: Kept, now_ms: int) -> list[int]:
     """Members of a plan that may end now. Refuses for a task that was taken up again."""
-    at = t.columns.at
+    t, at = p.tenant, p.tenant.columns.at
     asked = Asked(kept.project, frozenset(kept.kinds), kept.before_ms, kept.task, kept.closing)
     if kept.task:
-        closing_of(t, kept.project, kept.task)
+        closing_of(t, kept.project, kept.task, _seen_by(p))
     legal = legally_held(t)
     found: list[int] = []
     for start in range(0, len(kept.members), LOOKED_AT):

@@ -18,7 +18,6 @@ Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
-_FIRST_CAPACITY: Final = 256
 # bfloat16 has 8 bits: rounding a unit vector and its product moves a cosine by less than 0.008.
 _COARSE_ERROR: Final = 0.02
 _GROWTH: Final = 1.5
@@ -55,7 +54,7 @@ class UnitMatrix:
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._n = 0
-        self._data = torch.zeros((_FIRST_CAPACITY, dim), dtype=torch.bfloat16)
+        self._data = torch.zeros((0, dim), dtype=torch.bfloat16)  # there are as many of these as contexts: nothing in advance
         self._waiting: list[Vectors] = []  # the last rows of the `_n`
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ A finding names the file; the walk goes on after it. Only what the ledger in it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gate.snapshots.notary import Notary
 from gate.verifying.survey import Survey
 
 FINDINGS_MAX: Final = 100
+Whose = tuple[str, str, bytes]  # project, end user, agent
 
 
 class Cut(msgspec.Struct, kw_only=True):
@@ -44,7 +45,8 @@ class Check:
         self._named = 0  # the last READS block that a block up to the cut names
         self.findings: list[str] = []
         self.count = 0
-        self._bare: set[tuple[str, int]] = set()
+        self._bare: dict[tuple[str, int], Whose | None] = {}  # without their bodies; of memories: whose they are
+        self._whose: dict[Whose, Whose] = {}  # each once
         self._blocks = self._events = 0
         self._middle = 0  # the block in the middle
         self._names: dict[str, str] = {}  # tenants
@@ -65,7 +67,7 @@ class Check:
             if kept is None:
                 raise SnapshotDamaged(self.folder, "it has no streams.json: no copy into it was ever finished")
             self._ledger(kept)
-            self._bare -= forgotten(self.folder, kept.ledger, self._notary)
+            self._excuse(forgotten(self.folder, kept.ledger, self._notary))
             self._reads(kept.reads)
         except SnapshotDamaged as e:
             self.found(e.message)
@@ -120,7 +122,8 @@ class Check:
             self.found(f"{self.folder}: event {seq} of tenant {tenant} can't be decoded ({e})")
             return
         if body is None and getattr(event, "body", None):
-            self._bare.add((tenant, seq))
+            whose = (event.project, event.user, event.agent) if isinstance(event, E.MemoryWritten) else None
+            self._bare[tenant, seq] = self._whose.setdefault(whose, whose) if whose else None
         match event:
             case E.TenantAdded():
                 self._names[tenant] = event.name
@@ -130,13 +133,17 @@ class Check:
                 if body is not None and (("ms" in self._drill and event.ms <= self._drill["ms"]) or "memory" not in self._drill):
                     self._drill |= {"memory": ids.text("mem_", event.id), "tenant": self._names.get(tenant, "")}
         if isinstance(event, E.MemoryErased):
-            self._bare.difference_update((tenant, s) for s in unpack_members([event.deltas]).tolist())
-        elif (
-            isinstance(event, E.LedgerAccepted)
-            or (isinstance(event, E.TenantChanged) and event.state == "deleted")
-            or (isinstance(event, E.HomeRestored) and event.part is not None)  # a part's, whose others it left out
-        ):
-            self._bare = {(t, s) for t, s in self._bare if t != tenant}
+            self._excuse((tenant, s) for s in unpack_members([event.deltas]).tolist())
+        elif isinstance(event, E.LedgerAccepted) or (isinstance(event, E.TenantChanged) and event.state == "deleted"):
+            self._excuse([x for x in self._bare if x[0] == tenant])
+        elif isinstance(event, E.HomeRestored) and event.part is not None:  # a part: those that it left out, and no others
+            part = event.part
+            self._excuse([x for x, whose in self._bare.items() if x[0] == tenant and whose and not part.has(*whose)])
+
+    def _excuse(self, texts: Iterable[tuple[str, int]]) -> None:
+        """Their bodies are gone for a reason that the copy proves."""
+        for x in texts:
+            self._bare.pop(x, None)
 
     def _reads(self, stream: Stream) -> None:
         head, at = ReadsHead(), [""]

@@ -55,7 +55,6 @@ class Scalars:
     body: memoryview
     nosrc: memoryview
     evroot: memoryview
-    tail: memoryview
 
     def __init__(self, columns: Columns) -> None:
         for name in Scalars.__annotations__:
@@ -100,7 +99,6 @@ class Columns:
     body: npt.NDArray[np.int32]  # bytes of its body in the ledger: an erasure takes them away
     nosrc: npt.NDArray[np.bool_]
     evroot: npt.NDArray[np.int64]
-    tail: npt.NDArray[np.int64]  # last 5 bytes of the id
 
     _TYPES: Final = {
         "kind": np.int8,
@@ -136,7 +134,6 @@ class Columns:
         "body": np.int32,
         "nosrc": np.bool_,
         "evroot": np.int64,
-        "tail": np.int64,
     }
 
     def __init__(self) -> None:

@@ -55,6 +55,8 @@ class Tenant:
         self.columns = Columns()
         self.ids: list[bytes] = [b""]  # by tenant_seq
         self.by_id: dict[bytes, int] = {}
+        self.by_tail: dict[int, int] = {}  # the first with that tail; the others, which are hardly any:
+        self.same_tail: dict[int, list[int]] = {}
         self.agents = Agents()
         self.authority = np.zeros(0, np.bool_)  # by agent number, kept by the reading side
         self.projects: dict[str, Project] = {}
@@ -129,9 +131,10 @@ class Tenant:
         probe = ids.raw("mem_" + "0" * 18 + bare[-8:])
         if probe is None:
             return []
-        c = self.columns
-        rows = np.flatnonzero((c.tail[: c.n] == _tail(probe)) & (c.kind[: c.n] >= 0)).tolist()
-        return [s for s in rows if ids.text("", self.ids[s]).endswith(bare)]
+        end = _tail(probe)
+        first = self.by_tail.get(end)
+        found = [first, *self.same_tail.get(end, ())] if first else []
+        return [s for s in found if ids.text("", self.ids[s]).endswith(bare)]
 
     def context_of(self, agent: Agent) -> Context:
         """The context of the root of an agent's delegation chain; its id is the root's with another prefix."""
@@ -303,8 +306,9 @@ class Tenant:
         c.nosrc[s], c.evroot[s] = e.nosrc, _int(e.evroot)
         project.special = project.special or not E.is_plain(e)
         self.ids[s] = e.id
-        c.tail[s] = _tail(e.id)
         self.by_id[e.id] = s
+        if self.by_tail.setdefault(end := _tail(e.id), s) != s:
+            self.same_tail.setdefault(end, []).append(s)
         self.memories += 1
         for edge in e.edges:
             self.down.add(edge.parent, s, edge.kind, edge.confidence)

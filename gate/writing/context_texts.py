@@ -1,6 +1,7 @@
 """The texts of all contexts of a shard, within a bound: those that wrote longest ago are let go, and made again when they write.
 
-A context that was served as much as its window holds takes some 8 MB here, and a gateway makes a context for each of its users.
+A context that was served as much as its window holds takes some 8 MB here, one that only writes up to 2 MB, and a gateway makes a
+context for each of its users.
 What can't be made again from the catalog stays: how much of special texts was taken bit by bit. Index thread only.
 """
 
@@ -11,10 +12,11 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from gate.projections.vectors import DIM
+from gate.state.contexts import Context
 
 from .lineage import ContextText
 
-BYTES_MAX: Final = 512 << 20  # by estimate (lineage.SERVED_BYTES, TERM_BYTES): 64 full windows of ordinary texts
+BYTES_MAX: Final = 512 << 20  # by estimate (ContextText.size): 64 full windows of ordinary texts
 
 Key = tuple[str, bytes]  # account of the tenant, id of the context
 
@@ -45,6 +47,11 @@ class ContextTexts:
         self._texts.move_to_end(key)
         return text
 
+    def behind(self, key: Key, ctx: Context) -> int:
+        """How many texts it takes to bring a context's up to date: all of its window where it was let go. On any thread."""
+        fresh = len(ctx.fresh[1])
+        return fresh if key in self._texts else max(fresh, len(ctx.served))
+
     def resume(self, key: Key, text: ContextText) -> None:
         """An epoch begins here: it may have been under way when the context was let go."""
         left = self._left.pop(key, None)
@@ -54,7 +61,7 @@ class ContextTexts:
     def weigh(self, key: Key, text: ContextText) -> None:
         """It has another size now: those that wrote longest ago go until all fit. It stays itself."""
         if self._texts.get(key) is text:  # else it was let go meanwhile, and ends with its batch
-            self._resize(key, text.bytes)
+            self._resize(key, text.size)
         while self.bytes > self._most and len(self._texts) > 1:
             oldest, gone = self._texts.popitem(last=False)
             self._resize(oldest, 0)

@@ -75,7 +75,7 @@ class Write:
     event: E.MemoryWritten | None = None
     stored: Stored | None = None  # the event as it goes into the block
     seq: int = 0
-    also: list[tuple[str, str]] = field(default_factory=list)  # (reply, request_id) of retries in flight
+    also: list[tuple[Principal, str, str]] = field(default_factory=list)  # retries in flight: who, by which key, as above
 
 
 def origin_of(p: Principal, d: Checked) -> int:

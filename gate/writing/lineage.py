@@ -57,6 +57,7 @@ EXPLAINED_LEFT: Final = 0.15  # of what an explained copy shares with the text, 
 TEXT_TERMS_MAX, TEXT_TERMS_MIN = 2_048, 64  # kept of a served text, the fewer the more texts a context holds
 CONTEXT_TERMS: Final = 1 << 18  # terms that a context keeps of hostile texts are a few times this; ordinary texts are kept whole
 RUNS_AGAIN_MAX: Final = 64
+CONTEXT_BYTES: Final = 4_096  # a context that holds nothing
 SERVED_BYTES, TERM_BYTES = 1_024, 90  # of a served text's vector, and of each term and run (4 KB for 120 characters, by RSS)
 STEP_TERMS: Final = 256  # of a served text with more, sampling and keeping are steps of their own
 RARE_POSTINGS: Final = 1 << 17  # mentions of rare words looked at; beyond it a person looks
@@ -203,7 +204,7 @@ class ContextText:
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []  # the texts, in order of coming
-        self.bytes = 0  # about what they take
+        self._served_bytes = 0
         self._row_of: dict[int, int] = {}
 
     def begin(self, epoch: int) -> bool:
@@ -244,7 +245,12 @@ class ContextText:
                 again.append(seq)
         self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
-        self.bytes += SERVED_BYTES + TERM_BYTES * (len(text.terms) + len(text.runs))
+        self._served_bytes += SERVED_BYTES + TERM_BYTES * (len(text.terms) + len(text.runs))
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about: itself, what was served, and the words that the writer brought or repeated."""
+        return CONTEXT_BYTES + self._served_bytes + TERM_BYTES * (len(self._own) + len(self._own_runs) + len(self._echoed))
 
     def wrote(self, text: Text) -> None:
         """The writer's own text: terms and runs that it was not served before are its own from now on. Repeating the others
@@ -259,7 +265,7 @@ class ContextText:
                 self._echoed[t] = self._echoed.get(t, 0) + 1
 
     def echoes(self, terms: Iterable[str]) -> None:
-        """Of a text that the writer wrote before this context was looked at: none of its words are taken for its own."""
+        """Of a text that it stored before this context was looked at, or promoted: none of its words are taken for its own."""
         for t in set(terms):
             self._echoed[t] = self._echoed.get(t, 0) + 1
 

@@ -42,8 +42,12 @@ def prepare(
     by_context: dict[tuple[str, bytes], list[Write]] = {}
     for w in batch:
         by_context.setdefault((w.principal.tenant.account, w.context.id), []).append(w)
-    for (account, _), writes in sorted(by_context.items(), key=lambda x: len(x[1][0].context.fresh[1])):
-        yield from _lineage(writes, indexes[account], embedder)
+
+    def behind(key: tuple[str, bytes]) -> int:
+        return indexes[key[0]].texts.behind(key, by_context[key][0].context)
+
+    for key in sorted(by_context, key=behind):
+        yield from _lineage(by_context[key], indexes[key[0]], embedder)
 
 
 def _redacted(w: Write, index: TenantIndex) -> Steps[None]:
@@ -107,6 +111,9 @@ def _lineage(writes: list[Write], index: TenantIndex, embedder: Embedder) -> Ite
             df = index.df({number} | {int(t.columns.project[s]) for s in list(text.special)[:8]})
             size = index.project(number).n
             w.lineage = text.evidence(m, ctx.served, df, size, w.ms, w.run, w.task, cosines)
-        if not noted_from_outside(w.principal.role, -1 if w.checked.origin is None else w.checked.origin):
+        if w.promotes:  # the gatekeeper wrote that for it, who perhaps never saw a word of it
+            text.echoes(m.terms)
+        elif not noted_from_outside(w.principal.role, -1 if w.checked.origin is None else w.checked.origin):
             text.wrote(m)
+        index.texts.weigh((index.account, ctx.id), text)
         yield w

@@ -109,8 +109,7 @@ class Sequencer:
                 operation = self._next_operation()
                 if operation is not None:
                     await self.drained()
-                    await operation.run()
-                    continue
+                    await operation.run()  # one, then others' writes: whoever asks for one after another stops nobody
                 writes = self._decide_block()
                 if writes:
                     await self._append_writes(writes)
@@ -277,10 +276,10 @@ class Sequencer:
                 if i % ANSWERS == 0:
                     await asyncio.sleep(0)
                 assert w.event is not None
-                receipt = receipt_of(w.principal, w.seq, w.event, s.now_ms(), w.request_id)
-                s.send(w.reply, frames.encode(receipt))
-                for reply, request_id in w.also:
-                    s.send(reply, frames.encode(msgspec.structs.replace(receipt, request_id=request_id, duplicate=True)))
+                s.send(w.reply, frames.encode(receipt_of(w.principal, w.seq, w.event, s.now_ms(), w.request_id)))
+                for p, reply, request_id in w.also:
+                    again = receipt_of(p, w.seq, w.event, s.now_ms(), request_id)
+                    s.send(reply, frames.encode(msgspec.structs.replace(again, duplicate=True)))
                 s.finished(w)
             self._feed(t, ws)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 log = logging.getLogger(__name__)
-CATCH_UP_MAX: Final = 64  # texts that a context was served since it last wrote: some ten milliseconds
+CATCH_UP_MAX: Final = 64  # texts that a context is behind: some ten milliseconds
 Key = tuple[str, bytes]  # tenant, context
 
 
@@ -71,7 +71,7 @@ class Writes:
             while self.lanes.calm:
                 quick, slow = [], []  # type: tuple[list[Write], list[Write]]
                 for w in _next(self.lanes.calm, WRITE_BATCH_MAX):
-                    (slow if len(w.context.fresh[1]) > CATCH_UP_MAX else quick).append(w)
+                    (slow if self.shard.context_texts.behind(_key(w), w.context) > CATCH_UP_MAX else quick).append(w)
                 if slow:
                     self._begin(slow, yielding=True)
                 if quick:

@@ -14,6 +14,7 @@ from gate.ledger.block import decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
 from gate.ledger.errors import LedgerFull, TooLarge
 from gate.ledger.events import AnyEvent, decode_event
+from gate.lifecycle.reports import Reports
 from gate.operators import Operators
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
@@ -120,6 +121,7 @@ class SmallShard:
         self.refused: list[Refused] = []
         me = cast(Shard, self)
         self.sequencer, self.recalls, self.holds, self.operators = Sequencer(me), Recalls(me), Holds(me), Operators(me)
+        self.reports = Reports(me)
 
     def follow(self, tenant: Tenant) -> None:
         """The story told some events itself: they count as appended."""

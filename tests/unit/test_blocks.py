@@ -20,7 +20,7 @@ from gate.refusals import Refused
 from gate.state.compartments import MANY, bounded
 from gate.writing.decide import Write, decide
 from gate.writing.lineage import Text
-from gate.writing.sequencer import Stored
+from gate.writing.sequencer import Operation, Stored
 
 from .small_shard import SmallShard, while_running
 from .story import Story
@@ -58,6 +58,29 @@ def test_heavy_events_share_blocks_by_their_real_weight() -> None:
         assert max(map(len, shard.ledger.blocks)) <= BLOCK_BYTES_MAX + 1_024
         assert len(shard.ledger.blocks) < 20  # and no more blocks than that takes
         assert story.t.position == story.t.memories + 3  # each event once
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_for_one_barrier_after_another_stops_nobody_elses_writes() -> None:
+    async def scenario() -> None:
+        story = Story()
+        writer = story.agent("writer")
+        shard = SmallShard(story.t, lambda: story.ms)
+        ran = 0
+
+        async def again() -> None:
+            nonlocal ran
+            ran += 1
+            if not shard.sent:
+                shard.sequencer.submit("other", Operation("other", again))
+            await asyncio.sleep(0)
+
+        for _ in range(3):
+            shard.sequencer.submit("other", Operation("other", again))
+        submitted(shard, story, [write(story, writer)])
+        await while_running(shard, lambda: len(shard.sent) == 1)
+        assert 0 < ran < 20
 
     asyncio.run(scenario())
 

@@ -91,10 +91,45 @@ def test_within_the_bound_nothing_is_let_go_and_the_sum_is_that_of_what_is_kept(
         desk.story.serve(agent, desk.memory(SECRET))
         desk.evidence(agent, FERRY)
     assert len(desk.texts) == 20
-    assert desk.texts.bytes == sum(desk.texts.of((ACCOUNT, a.agent.id)).bytes for a in agents) > 20 * 1_024
+    assert desk.texts.bytes == sum(desk.texts.of((ACCOUNT, a.agent.id)).size for a in agents) > 20 * 1_024
     desk.texts.drop(ACCOUNT)
     assert (len(desk.texts), desk.texts.bytes) == (0, 0)
     desk.index.close()
+
+
+def test_contexts_that_only_write_are_bounded_too(tmp_path: Path) -> None:
+    """A gateway makes as many as it has users, and each may bring a long text of its own."""
+    desk = Desk(tmp_path / "catalog.sqlite", most=1 << 20)
+    story = desk.story
+    secret = desk.memory(SECRET)
+    reader = story.agent("reader")
+    story.serve(reader, secret)
+    desk.evidence(reader, FERRY)
+    [vector] = EMBEDDER.encode([FERRY])
+    for i in range(40):
+        ctx = story.context(story.agent(f"session{i}"))
+        text = finished(desk.index.context(ctx, story.t, EMBEDDER))
+        before = text.size
+        text.wrote(text_of(" ".join(f"word{i}x{j}" for j in range(1_000)), vector))
+        assert text.size - before > 1_000 * 50
+        desk.texts.weigh((ACCOUNT, ctx.id), text)
+        assert desk.texts.bytes <= 1 << 20
+    assert len(desk.texts) < 10
+    assert parents(desk.evidence(reader, SECRET)) == [secret]
+    desk.index.close()
+
+
+def test_a_context_that_was_let_go_is_behind_by_all_that_it_was_served(desk: Desk) -> None:
+    one, two = desk.story.agent("one"), desk.story.agent("two")
+    key, ctx = (ACCOUNT, one.agent.id), desk.story.context(one)
+    for i in range(5):
+        desk.story.serve(one, desk.memory(f"{SECRET} {i}"))
+    assert desk.texts.behind(key, ctx) == 5
+    desk.evidence(one, FERRY)
+    assert desk.texts.behind(key, ctx) == 0
+    desk.story.serve(two, desk.memory(FERRY))
+    desk.evidence(two, FERRY)  # pushes it out
+    assert desk.texts.behind(key, ctx) == 5
 
 
 def test_a_special_text_can_not_be_taken_bit_by_bit_with_a_push_out_between(desk: Desk) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -10,6 +12,9 @@ from bus.identity import user_token
 from gate.ledger import events as E
 from gate.ledger.block import ZERO_HASH, Record, decode, decode_reads
 from gate.ledger.chain import Heads, ReadsHead
+from gate.snapshots.check import Check
+from gate.snapshots.files import Kept, SegmentWriter, Stream, write_kept
+from gate.snapshots.notary import Notary
 from gate.snapshots.part import Chosen, Only
 from gate.state.tenant import Tenant
 
@@ -115,3 +120,18 @@ def test_a_block_of_reads_keeps_the_tenants_own_records() -> None:
     alone, data = head.build(shard=0, epoch=1, ms=MS, ledger_seq=1, records=[Record("A", b"y")])
     assert found.reads(alone, data, None) == data
     assert msgspec.structs.asdict(kept.header) == {**msgspec.structs.asdict(block.header), "records": 1}
+
+
+def test_a_copy_of_a_part_may_be_without_the_texts_that_the_part_left_out_and_no_others(tmp_path: Path) -> None:
+    """Whoever can write into it could strip any text: the chain's hashes are without them."""
+    heads, writer = Heads(), SegmentWriter(tmp_path, "ledger")
+    restored = E.HomeRestored(ms=MS, by="kim", source="s", block=1, at=MS, part=E.Part(project="p1", agents=[ANN, CHILD]))
+    block, data = heads.build(
+        shard=0, epoch=1, ms=MS, reads_seq=0, events={"A": [(E.encode(e), None) for e in (*EVENTS, restored)]}
+    )
+    writer.add(1, data, block.hash)
+    writer.close()
+    ledger = Stream(identity="s", last=1, hash=block.hash.hex(), segments=writer.done)
+    write_kept(tmp_path, Kept(shard=0, ledger=ledger, reads=Stream(identity="r"), ms=MS, events=len(EVENTS) + 1))
+    found = Check(tmp_path, Notary(tmp_path / "no.creds")).run()
+    assert [line.split(": ", 1)[1].split(" of")[0] for line in found["findings"]] == ["event 7", "event 10", "event 11"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,10 +13,8 @@ from bus.frames import ContextRequest, Frame, Report, Reported
 from gate.config import DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
-from gate.lifecycle.reports import report
 from gate.refusals import Refused
 from gate.rights import TABLE
-from gate.shard import Shard
 from gate.state.tenant import Tenant
 from gate.verifying.answers import MOVING, STAMPED
 
@@ -49,7 +47,7 @@ def told(story: Story, ask: Callable[[SmallShard], Any]) -> tuple[Frame, list[E.
 def reported(story: Story, by: Principal, *seqs: int) -> tuple[Reported, list[E.AnyEvent]]:
     request = Report(used=[story.t.memory_id(s) for s in seqs])
     asker = replace(by, row=TABLE["mem"]["report"])
-    answer, events = told(story, lambda shard: report(cast(Shard, shard), asker, request))
+    answer, events = told(story, lambda shard: shard.reports.answer(asker, request))
     assert isinstance(answer, Reported)
     return answer, events
 
@@ -91,6 +89,42 @@ def test_reports_count_against_the_bytes_of_who_sends_them() -> None:
     reported(story, reader, s)
     assert reader.agent.bytes > 0
     assert writer.agent.bytes == 0
+
+
+def test_a_storm_of_reports_is_one_barrier_and_one_block_and_who_may_not_enter_costs_no_other() -> None:
+    story = Story()
+    writer, gone = story.agent("writer"), story.agent("gone")
+    readers = [*(story.agent(f"reader{i}") for i in range(20)), gone]
+    seqs = [story.memory(writer, kind=2, expires=story.ms + 90 * DAY_MS) for _ in readers]
+    for reader, s in zip(readers, seqs, strict=True):
+        story.serve(reader, s, seqs[0])
+    story.ms += 30 * DAY_MS
+    answers: list[object] = []
+
+    async def main() -> SmallShard:
+        shard = SmallShard(story.t, lambda: story.ms)
+        asked = [
+            shard.reports.answer(
+                replace(reader, row=TABLE["mem"]["report"]), Report(used=[story.t.memory_id(x) for x in {s, seqs[0]}])
+            )
+            for reader, s in zip(readers, seqs, strict=True)
+        ]
+        storm = asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.sleep(0)  # they wait for their barrier
+        gone.agent.projects = ()
+        await while_running(shard, storm.done)
+        answers.extend(storm.result())
+        return shard
+
+    shard = asyncio.run(main())
+    assert isinstance(answers[-1], Refused)
+    assert answers[-1].code == "project_unknown"
+    assert sum(len(x.extended) for x in answers if isinstance(x, Reported)) == 20, "each end is moved once"
+    assert [len(block) for block in shard.events()] == [20]
+    assert (story.t.columns.at.expires[seqs[0]], story.t.columns.at.expires[seqs[-1]]) == (
+        story.ms + 90 * DAY_MS,
+        story.ms + 60 * DAY_MS,
+    )
 
 
 def test_a_close_ends_the_operational_notes_of_that_context_first_and_in_one_block() -> None:

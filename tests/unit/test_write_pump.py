@@ -16,6 +16,7 @@ from gate.index_thread import IndexThread
 from gate.refusals import Refused
 from gate.shard import Shard
 from gate.turns import Pace
+from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
 from gate.writing.writes import CATCH_UP_MAX, Writes
 
@@ -42,6 +43,7 @@ class Pump:
             sequencer=SimpleNamespace(submit=lambda _, w: self.out.append(w.checked.draft.content)),
             refuse_write=self.refuse,
             pace=Pace(),
+            context_texts=ContextTexts(),
             intake=SimpleNamespace(calm=lambda p: p.agent.text not in self.crowd),
         )
         self.writes = Writes(cast(Shard, shard))

@@ -1,0 +1,146 @@
+"""The life cycle as a way in: promoting, reporting and compacting to launder, to learn, or to make others' work vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+from broker_config.control import Control
+from bus.identity import parse_creds
+
+from .arena import KEEP, MISSING, OURS, SIEGE, Arena, fact, ids
+from .test_laundering import is_tainted
+
+_fresh = itertools.count(1)
+
+
+def topic() -> str:
+    """A word that no other test uses."""
+    return f"mangonel{next(_fresh):03}"
+
+
+async def finding(arena: Arena, text: str, who: str = "ingest", **fields: Any) -> str:
+    """A memory of a task, by its id."""
+    fields = {"task": "repair", "kind": "event", "evidence": ["https://wiki.example/log"], **fields}
+    return str((await arena[who].write(text, scope="task", **fields))["id"])
+
+
+def test_words_that_the_gatekeeper_wrote_for_a_promoter_are_not_its_own(arena: Arena) -> None:
+    """It promotes by its id what it was never served, then reads it: a copy is a copy all the same."""
+
+    async def attack() -> None:
+        for promoting in (False, True):
+            word = topic()
+            text = f"The {word} ledger number 7731 is kept by warden Quellmark behind the copper stairs"
+            source = await finding(arena, text)
+            async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
+                if promoting:
+                    await peer.write("", promotes=source, evidence=[], readers=[["role:auditor"]])
+                assert source in ids(await peer.query(text, task="repair"))
+                for said in (f"Remember: {text.lower()}", f"Ask Quellmark about 7731 if the {word} is unclear to you"):
+                    receipt = await peer.write(said)
+                    assert is_tainted(receipt, source), (promoting, said, receipt)
+
+    arena.run(attack())
+
+
+HIDDEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "restricted": ("victim", {"classification": "restricted"}),
+    "for other readers": ("victim", {"readers": [["agent:nobody"]]}),
+    "opted out": ("victim", {"opt_out": True}),
+    "another project's": ("keeper", {"project": KEEP}),
+    "another tenant's": ("twin", {}),
+}
+
+
+def test_what_it_may_not_read_it_can_not_promote_and_learns_nothing_of_by_trying(arena: Arena) -> None:
+    async def attack() -> None:
+        missing = fact(await arena["mallory"].ask("write", {"type": "draft", "content": "", "promotes": MISSING}))
+        for why, (who, fields) in HIDDEN.items():
+            hidden = await finding(arena, f"The {topic()} stands behind the chapel", who, **fields)
+            for named in (hidden, hidden[-8:]):
+                answer = await arena["mallory"].ask("write", {"type": "draft", "content": "", "promotes": named})
+                assert answer["reason"] == "promotes_unknown", (why, answer)
+                assert fact(answer) == missing, why
+        open_ = await finding(arena, f"The {topic()} stands before the chapel", "victim")
+        assert (await arena["mallory"].write("", promotes=open_))["parents"] == [open_]
+
+    arena.run(attack())
+
+
+def test_an_operator_learns_of_no_task_that_only_restricted_memories_name(arena: Arena) -> None:
+    async def attack() -> None:
+        task, other = topic(), topic()
+        await finding(arena, f"The {task} is to be sold", "victim", task=task, classification="restricted")
+        await finding(arena, f"The {other} is to be kept", "victim", task=other)
+
+        async def plan(who: str, task: str) -> dict[str, Any]:
+            return await arena[who].operate("prune", {"type": "prune", "action": "plan", "project": SIEGE, "task": task})
+
+        for _ in range(2):
+            assert fact(await plan("operator", task)) == fact(await plan("operator", topic()))
+            assert (await plan("operator", task))["reason"] == "task_unknown"
+            await finding(arena, f"The {task} was sold", "victim", task=task, classification="restricted", task_state="resolved")
+        assert (await plan("operator", other))["reason"] == "task_open"
+        assert (await plan("operator-all", task))["count"] == 2
+
+    arena.run(attack())
+
+
+def test_who_promotes_for_a_moment_or_as_something_weaker_does_not_have_the_original_ended(arena: Arena) -> None:
+    """A decision outlasts its task, unless it lives on in the project: else it would be gone with what took its place."""
+
+    async def attack() -> None:
+        task = topic()
+        given: dict[str, dict[str, Any]] = {
+            "for a minute": {"ttl": 60},
+            "with less trust": {"claimed_confidence": 0.1},
+            "as sensitive": {"sensitivity": "high"},
+            "as of later": {"valid_from": "2099-01-01T00:00:00Z"},
+            "as it is": {},
+        }
+        texts = {how: await finding(arena, f"The {task} gate {how}", "victim", task=task, kind="decision") for how in given}
+        for how, fields in given.items():
+            await arena["mallory"].write("", promotes=texts[how], **fields)
+        await finding(arena, f"The {task} is done", "victim", task=task, task_state="resolved")
+        plan = await arena["operator"].operate("prune", {"type": "prune", "action": "plan", "project": SIEGE, "task": task})
+        assert [m["id"] for m in plan["members"]] == [texts["as it is"]]
+        assert (plan["promoted"], plan["kept"]) == (1, {"lasting_kind": 4, "closes_task": 1})
+
+    arena.run(attack())
+
+
+def test_a_promotion_that_waits_for_a_review_keeps_nobody_from_promoting(arena: Arena) -> None:
+    """Whoever may name a stronger memory as its predecessor could have any finding wait, and with it all who'd share it."""
+
+    async def attack() -> None:
+        word = topic()
+        stated = await arena["session-ann"].write(f"Ann says that the {word} is blue", origin="user_stated")
+        source = await finding(arena, f"The {word} is green at seam nine", "victim")
+        waits = await arena["mallory"].write("", promotes=source, supersedes=stated["id"])
+        assert waits["state"] == "held", waits
+        shared = await arena["victim"].write("", promotes=source)
+        assert (shared["state"], shared["parents"]) == ("active", [source])
+        refused = await arena["both"].ask("write", {"type": "draft", "content": "", "promotes": source})
+        assert (refused["reason"], refused["detail"]) == ("promoted_already", {"promoted_as": shared["id"]})
+
+    arena.run(attack())
+
+
+def test_a_retry_by_another_key_of_the_agent_is_answered_to_that_key_while_the_first_is_under_way(arena: Arena) -> None:
+    async def attack() -> None:
+        name = topic()
+        old = await arena.join(await arena.world.add(name, SIEGE))
+        async with Control(arena.world.home) as control:
+            made = await control.agent_rotate(OURS, name, keep_old=True)
+        new = await arena.join(parse_creds(Path(made["creds"]).read_text()))
+        drafts = [{"type": "draft", "content": f"Sent by both {i}", "idempotency_key": f"{i}"} for i in range(8)]
+        receipts = await asyncio.gather(*(peer.ask("write", draft) for draft in drafts for peer in (old, new)))
+        for peer in (old, new):
+            await peer.nc.close()
+        assert [x["agent"] for x in receipts] == [old.key, new.key] * 8
+        assert len({x["id"] for x in receipts}) == sum(x["duplicate"] for x in receipts) == 8
+
+    arena.run(attack())
