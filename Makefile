@@ -33,10 +33,10 @@ test: lint
 	$(BOTH) test-home test-gate
 
 test-home: $(STAMP)
-	$(FAST) tests/acceptance tests/unit tests/contract tests/simulation tests/integration/attacks
+	$(FAST) tests/acceptance tests/unit tests/contract tests/simulation tests/integration/attacks tests/integration/test_cli.py
 
 test-gate: $(STAMP)
-	$(FAST) tests/integration --ignore tests/integration/attacks
+	$(FAST) tests/integration --ignore tests/integration/attacks --ignore tests/integration/test_cli.py
 
 test-slow: $(STAMP)
 	$(BOTH) test-slow-a test-slow-b

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 
 import bus
 from broker_config import supervisor
@@ -103,8 +104,11 @@ def broker_alone(home: Home) -> Iterator[None]:
 
 @asynccontextmanager
 async def in_process(home: Home) -> AsyncIterator[Shard]:
-    """A gatekeeper that serves from this process; the home's broker runs. `shard.now_ms` may be replaced."""
-    async with opened(Paths(home.path), servers(home.url)) as (shard, nc):
+    """A gatekeeper that serves from this process; the home's broker runs. `shard.now_ms` may be replaced: another test may have
+    left blocks of days to come.
+    """
+    today = datetime.now(UTC).date().isoformat()
+    async with opened(Paths(home.path), servers(home.url), day=today) as (shard, nc):
         work = (shard.writes.run(), shard.sequencer.run(), shard.recalls.run_asks(), shard.recalls.run_records())
         pumps = [asyncio.create_task(w) for w in work]
         await listen(shard, nc)

@@ -535,20 +535,21 @@ def test_watch_prints_what_happens_and_ends_with_the_keyboard(shell: Shell) -> N
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
-    assert watching.stdout is not None
-    os.set_blocking(watching.stdout.fileno(), False)
-    ids: set[str] = set()
-    seen, deadline = b"", time.monotonic() + WAIT_S
-    while not ids & set(_fed(seen)) and time.monotonic() < deadline:  # it listens at some moment: write until it hears
-        ids.add(written(shell, f"Watched note number {len(ids)}"))
-        seen += watching.stdout.read() or b""  # None: nothing is there yet
+    with watching:
+        assert watching.stdout is not None
+        os.set_blocking(watching.stdout.fileno(), False)
+        ids: set[str] = set()
+        seen, deadline = "", time.monotonic() + WAIT_S
+        while not ids & set(_fed(seen)) and time.monotonic() < deadline:  # it listens at some moment: write until it hears
+            ids.add(written(shell, f"Watched note number {len(ids)}"))
+            seen += (watching.stdout.read() or b"").decode()  # None: nothing yet
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=WAIT_S)
     assert ids & set(_fed(seen))
-    watching.send_signal(signal.SIGINT)
-    _, err = watching.communicate(timeout=WAIT_S)
     assert watching.returncode == 130
     assert err == b"cordon: interrupted\n"
 
 
-def _fed(lines: bytes) -> list[str]:
-    whole = lines[: lines.rfind(b"\n") + 1].splitlines()
+def _fed(lines: str) -> list[str]:
+    whole = lines[: lines.rfind("\n") + 1].splitlines()
     return [id for line in whole if (frame := json.loads(line))["type"] == "feed" for id in frame["ids"]]
