@@ -111,6 +111,20 @@ class TenantIndex:
         """The context's texts, brought up to what it was served. Not while it is under way for the same context."""
         key = (self.account, ctx.id)
         text = self.texts.of(key)
+        if text.under_way:
+            raise RuntimeError("two batches look into one context")
+        text.under_way = True
+        try:
+            yield from self._brought_up(key, text, ctx, tenant, embedder)
+        except BaseException:  # what it was on the way to hear is in the window, and heard when it is made again
+            self.texts.let_go(key)
+            raise
+        text.under_way = False
+        return text
+
+    def _brought_up(
+        self, key: tuple[str, bytes], text: ContextText, ctx: Context, tenant: Tenant, embedder: Embedder
+    ) -> Steps[None]:
         epoch, fresh = ctx.fresh  # the loop goes on adding
         heard: Iterable[int] = [fresh.popleft() for _ in range(len(fresh))]
         if text.begin(epoch):
@@ -131,7 +145,6 @@ class TenantIndex:
         if new:
             text.compact(ctx.served)
             self.texts.weigh(key, text)
-        return text
 
     def _hear(self, tenant: Tenant, text: ContextText, row: MemoryRow, embedder: Embedder) -> Steps[None]:
         c, s = tenant.columns, row.seq

@@ -39,6 +39,14 @@ class Turns(Generic[T]):
         """Whether something of the context waits."""
         return context in self._tenants.get(tenant, ())
 
+    def take(self, tenant: str, context: bytes) -> deque[T]:
+        """All that waits of a context, in order: it waits here no more."""
+        contexts = self._tenants.get(tenant)
+        items = contexts.pop(context, None) if contexts is not None else None
+        if contexts is not None and not contexts:
+            del self._tenants[tenant]
+        return items or deque()
+
     def some(self, most: int) -> list[T]:
         """At most so many, by turns."""
         found: list[T] = []
@@ -93,6 +101,10 @@ class Lanes(Generic[T]):
         lane = self.calm if calm else self.crowd
         lane.add(tenant, context, item)
         return lane
+
+    def take(self, tenant: str, context: bytes) -> deque[T]:
+        """All that waits of a context."""
+        return self.calm.take(tenant, context) or self.crowd.take(tenant, context)
 
 
 class Pace:

@@ -63,10 +63,14 @@ class ContextTexts:
         if self._texts.get(key) is text:  # else it was let go meanwhile, and ends with its batch
             self._resize(key, text.size)
         while self.bytes > self._most and len(self._texts) > 1:
-            oldest, gone = self._texts.popitem(last=False)
-            self._resize(oldest, 0)
-            if gone.taken:
-                self._left[oldest] = _Left(gone.epoch, gone.taken)
+            self.let_go(next(iter(self._texts)))
+
+    def let_go(self, key: Key) -> None:
+        """It is made again when its context writes."""
+        gone = self._texts.pop(key, None)
+        self._resize(key, 0)
+        if gone is not None and gone.taken:
+            self._left[key] = _Left(gone.epoch, gone.taken)
 
     def forget(self, key: Key, seqs: Collection[int], *, own: bool) -> bool:
         """Memories that were erased: nothing of their texts stays; whether anything of them could be here."""

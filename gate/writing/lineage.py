@@ -188,6 +188,7 @@ class ContextText:
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self.epoch = -1
+        self.under_way = False  # it is being brought up to what was served
         self._clear()
 
     def _clear(self) -> None:

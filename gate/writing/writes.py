@@ -28,7 +28,11 @@ Key = tuple[str, bytes]  # tenant, context
 
 
 class Writes:
-    """Bounded by the in-flight quotas of agents and tenants. A context has drafts in one batch at a time."""
+    """Bounded by the in-flight quotas of agents and tenants.
+
+    Invariant: a context has drafts in one batch at a time. Two would look for lineage in texts of it that one of them is still
+    bringing up to date: the other would miss what its agent was served.
+    """
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -69,9 +73,10 @@ class Writes:
             await self.wake_calm.wait()
             self.wake_calm.clear()
             while self.lanes.calm:
-                quick, slow = [], []  # type: tuple[list[Write], list[Write]]
-                for w in _next(self.lanes.calm, WRITE_BATCH_MAX):
-                    (slow if self.shard.context_texts.behind(_key(w), w.context) > CATCH_UP_MAX else quick).append(w)
+                batch = _next(self.lanes.calm, WRITE_BATCH_MAX)
+                contexts = {_key(w): w.context for w in batch}
+                late = {key for key, ctx in contexts.items() if self.shard.context_texts.behind(key, ctx) > CATCH_UP_MAX}
+                quick, slow = [w for w in batch if _key(w) not in late], [w for w in batch if _key(w) in late]
                 if slow:
                     self._begin(slow, yielding=True)
                 if quick:
@@ -90,7 +95,8 @@ class Writes:
 
     def _begin(self, batch: list[Write], *, yielding: bool = False) -> Work:
         for w in batch:
-            self.busy.setdefault(_key(w), deque())
+            if _key(w) not in self.busy:  # what the batch had no room for waits for it, too
+                self.busy[_key(w)] = self.lanes.take(*_key(w))
             self.left[_key(w)] += 1
         return self._prepare(batch, deque(), yielding)
 

@@ -85,7 +85,7 @@ async def copier(tally: Tally, memory: bus.MemoryBus, name: str, source: str) ->
         if receipt is not None:
             tally.copies += 1
             if receipt.trust > EXTERNAL or receipt.trust_floor > EXTERNAL or source not in receipt.parents:
-                tally.laundered.append(f"{text}: {receipt}")
+                tally.laundered.append(f"{text}: {receipt!r}")
 
 
 async def work(tally: Tally, role: str, memory: bus.MemoryBus, name: str, source: str) -> None:

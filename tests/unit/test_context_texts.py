@@ -84,6 +84,37 @@ def test_a_context_that_was_let_go_finds_its_copies_again(desk: Desk) -> None:
     assert parents(desk.evidence(one, SECRET)) == [secret]
 
 
+def test_what_a_context_was_on_the_way_to_hear_when_its_store_failed_is_heard_at_the_next_try(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = desk.story.agent("one")
+    ferry, secret = desk.memory(FERRY), desk.memory(SECRET)
+    desk.story.serve(one, ferry)
+    assert parents(desk.evidence(one, FERRY)) == [ferry]
+    desk.story.serve(one, secret)
+
+    def failing(seqs: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.index.catalog, "fetch", failing)
+        with pytest.raises(OSError, match="disk full"):
+            desk.evidence(one, SECRET)
+    assert parents(desk.evidence(one, SECRET)) == [secret]
+    assert parents(desk.evidence(one, FERRY)) == [ferry]
+
+
+def test_two_batches_never_look_into_one_context(desk: Desk) -> None:
+    """The second would miss what the first is still bringing up."""
+    one = desk.story.agent("one")
+    desk.story.serve(one, desk.memory(SECRET))
+    first = desk.index.context(desk.story.context(one), desk.story.t, EMBEDDER)
+    next(first)
+    with pytest.raises(RuntimeError, match="two batches"):
+        next(desk.index.context(desk.story.context(one), desk.story.t, EMBEDDER))
+    finished(first)
+
+
 def test_within_the_bound_nothing_is_let_go_and_the_sum_is_that_of_what_is_kept(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "catalog.sqlite", most=1 << 20)
     agents = [desk.story.agent(f"a{i}") for i in range(20)]

@@ -96,6 +96,31 @@ def test_what_is_slow_is_overtaken_by_other_contexts_and_by_nothing_of_its_own(m
     asyncio.run(scenario())
 
 
+def test_what_a_batch_had_no_room_for_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.writing.writes.WRITE_BATCH_MAX", 2)
+    monkeypatch.setattr("gate.index_thread.PARTED_S", 0.01)
+
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        heavy, light = story.agent("heavy"), story.agent("light")
+        for i in range(5):
+            pump.writes.submit(story.draft(heavy, f"slow {i}"))
+        running = asyncio.create_task(pump.writes.run())
+        await until(lambda: bool(pump.at_once))
+        for i in range(6):
+            pump.writes.submit(story.draft(light, f"light {i}"))
+        await pump.ended(6)
+        assert {x for batch in pump.at_once for x in batch if x.startswith("slow")} <= {"slow 0", "slow 1"}
+        pump.slow.set()
+        await pump.ended(11)
+        assert [x for x in pump.out if x.startswith("slow")] == [f"slow {i}" for i in range(5)]
+        assert pump.writes.quiet
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
 def test_a_batch_of_the_crowd_holds_up_no_draft_of_the_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         story, pump = Story(), Pump(monkeypatch)
