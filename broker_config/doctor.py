@@ -41,6 +41,10 @@ class Check(NamedTuple, Generic[X]):
 
 
 _RENDER: Final = "Run `cordon down` and `cordon up`: the configuration is written anew at each start."
+_REGISTRY: Final = (
+    "If it can't be read, put trust/registry.jwt back from a copy (each snapshot has one) and start the home. Then run "
+    "`cordon tenant add NAME` again for each tenant whose keys it doesn't list as they are."
+)
 _PUSH: Final = "Run `cordon tenant add NAME` again for that tenant: it signs and pushes the account anew, keys stay."
 _CLOSE: Final = "Its keys may be known: make a new home, or if you are sure, `chmod -R go= FOLDER`."
 _CHMOD: Final = "Run `chmod go= FOLDER`."
@@ -64,7 +68,7 @@ CHECKS: Final[tuple[Check[Examined], ...]] = (
     Check("server_sync", "an acknowledgement means on disk", _RENDER, server_checks.server_sync),
     Check("operator", "the operator signs itself, and only its signing keys sign", _RESTORE, trust_checks.operator),
     Check("accounts", "each account is signed by the operator and not over", _PUSH, trust_checks.accounts),
-    Check("registry", "the registry is signed by the operator and grants each key its role", _PUSH, trust_checks.registry),
+    Check("registry", "the registry is signed by the operator and grants each key its role", _REGISTRY, trust_checks.registry),
     Check("imports", "each tenant imports its own place alone, and shares who asks", _PUSH, trust_checks.imports),
     Check("role_keys", "each role's key signs exactly what the role may", _PUSH, trust_checks.role_keys),
     Check("core_users", "the home's own processes hold the least they need", _RESTORE, trust_checks.core_users),
@@ -86,7 +90,7 @@ def judged(check: Check[X], x: X) -> Finding:
     try:
         found = list(check.find(x))
     except CordonError as e:
-        found = [e.message]
+        found = [e.message.removesuffix(".")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         found = [f"it can't be examined: {e.__class__.__name__}: {e}"]
     if not found:

@@ -50,14 +50,17 @@ def registry(x: Examined) -> Iterator[str]:
     if x.expired(verify_jwt(x.home.registry.read_text())):
         yield "registry.jwt has expired"
     expected: dict[str, RegistryEntry] = {}
+    whose: dict[str, str] = {}
     for tenant in x.tenants:
         expected |= {key: registry_entry(role, tenant.key) for key, role in x.role_keys(tenant.name).items()}
+        whose |= dict.fromkeys(x.role_keys(tenant.name), tenant.name)
     for key, entry in listed.items():
         if key not in expected:
             yield f"registry.jwt lists {key} ({entry.role}), which is no role's key of a tenant here"
         elif entry != expected[key]:
-            yield f"registry.jwt grants {key} other rights than its role {expected[key].role} has"
-    yield from (f"registry.jwt doesn't list the {expected[key].role} key {key}" for key in expected if key not in listed)
+            yield f"registry.jwt grants {key} of tenant {whose[key]} other rights than its role {expected[key].role} has"
+    for key in (k for k in expected if k not in listed):
+        yield f"registry.jwt doesn't list the {expected[key].role} key {key} of tenant {whose[key]}"
 
 
 def imports(x: Examined) -> Iterator[str]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import anyio
+import msgspec
 
 import bus
 from bus.errors import Rejected, Unavailable
@@ -142,12 +143,24 @@ class Drill:
         return missed
 
 
+class _Shown(msgspec.Struct):
+    """What a line must have to be shown."""
+
+    at: str
+    snapshot: str
+    seconds: float
+    lost: dict[str, int]
+    ok: bool
+    kind: str = "full"
+
+
 def history(home: Home) -> list[dict[str, Any]]:
-    """The last SHOWN_MAX drills, oldest first; a line that was cut short by a kill is none."""
+    """The last SHOWN_MAX drills, oldest first; a line that was cut short by a kill, or altered, is none."""
     found = []
     if home.drills.exists():
-        for line in home.drills.read_text().splitlines()[-SHOWN_MAX:]:
-            with suppress(ValueError):
+        for line in home.drills.read_bytes().splitlines()[-SHOWN_MAX:]:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                msgspec.json.decode(line, type=_Shown)
                 found.append(json.loads(line))
     return found
 

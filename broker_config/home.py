@@ -12,6 +12,7 @@ import socket
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -78,6 +79,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drill: Drills = Drills()
     servers: list[str] = []
     ca: str = ""
+
+    def __post_init__(self) -> None:
+        if self.clock and not _is_day(self.clock):
+            raise ValueError('clock is a day like "2026-11-30"')
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -63,6 +63,9 @@ def _config(name: str, subject: str) -> StreamConfig:
     )
 
 
+_BYTES_MAX = 2**63 - 1  # what JetStream's own number holds
+
+
 class StreamRoom(msgspec.Struct, frozen=True):
     """What a stream holds and may hold. `max_bytes` -1: without a limit."""
 
@@ -93,6 +96,8 @@ async def _enlarge(js: JetStreamContext, info: StreamInfo, wanted: int) -> Strea
     name, size = info.config.name or "", info.state.bytes
     if wanted <= size:
         raise _no_room(name, wanted, f"it holds {size:,} bytes")
+    if wanted > _BYTES_MAX:
+        raise _no_room(name, wanted, "no server has so much")
     try:
         return await js.update_stream(info.config.evolve(max_bytes=wanted))
     except ServerError as e:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from .call import Call, environment
-from .exits import cause_of
+from .exits import cause_of, usage
 from .output import reader_left
 
 F = TypeVar("F", bound=Callable[..., int | None])
@@ -42,6 +42,8 @@ Message = Annotated[
     str, typer.Option("-m", "--message", metavar="TEXT", help="Why: it stays in the record. At most 1,000 characters.")
 ]
 
+_CONTEXT: Final = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
 # What may stand before the command, too; whether a value follows.
 GLOBAL_OPTIONS: Final = {"--as": True, "--project": True, "--home": True, "--json": False}
 _GLOBAL: Final[dict[str, Any]] = {"as_": As, "project": Project, "home": HomeFolder, "json": Json}
@@ -69,7 +71,8 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
     """Register `f(call, …)` as `name`. It returns its exit code, None = 0. `example` is a command line that works.
     The first paragraph of its docstring is its line in the list of commands; the rest is for its own help page.
 
-    A function with a `project` parameter of its own keeps it; it then gets no global one.
+    A function with a `project` parameter of its own keeps it; it then gets no global one. An option whose default is "" is
+    refused when it is given as "": a script's empty variable would otherwise say less than was meant (`restore --user ""`).
     """
 
     def register(f: F) -> F:
@@ -81,7 +84,8 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
             if n not in taken
         ]
 
-        def run(**values: Any) -> int | None:
+        def run(context: typer.Context, **values: Any) -> int | None:
+            _refuse_empty(context, values)
             given = {p.name: values.pop(p.name) for p in added}
             call = Call(
                 env=environment(),
@@ -97,7 +101,7 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
                     return reader_left()
                 raise
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
+        parameters = [_CONTEXT, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *added]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {}  # typer looks names up here too; they are in the signature, resolved
         run.__doc__, run.__name__, run.__module__ = _unwrapped(f.__doc__ or ""), f.__name__, f.__module__
@@ -105,6 +109,14 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
         return f
 
     return register
+
+
+def _refuse_empty(context: typer.Context, values: dict[str, Any]) -> None:
+    for p in context.command.params:
+        source = context.get_parameter_source(p.name or "")
+        if p.param_type_name == "option" and p.default == values[p.name or ""] == "" and source and source.name == "COMMANDLINE":
+            field = (p.name or "").rstrip("_")
+            raise usage(f"{p.opts[-1]} is empty.", reason="option_empty", field=field, advice="Give it a value, or leave it out.")
 
 
 def _unwrapped(doc: str) -> str:

@@ -40,7 +40,7 @@ def drill(
     contamination-rollback: all of it, then a project back to before the newest case, and forth again.
 
     What was restored is compared with the snapshot event by event. Its history is kept in the home's drills.jsonl. Exit 1 with
-    findings, or if it misses a target of cordon.toml (`[drill]`: rto_s, rpo_s).
+    findings, or if it misses a target of cordon.toml (rto_s and rpo_s of its drill table).
     """
     from broker_config.drills import Drill
     from broker_config.drills import history as drilled

@@ -11,7 +11,7 @@ from .call import Call
 from .case_views import show_members
 from .cases import required_message
 from .command import DESK, MEMORY, Message, command
-from .exits import usage
+from .exits import cause_of, usage
 from .memories import show_receipt
 from .output import facts, print_json, progress, short, show, styled, table
 from .render import render_untrusted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STYLES: Final = {"plan": "dim", "ended": "yellow", "undone": "green"}
 _AGE: Final = re.compile(r"(\d{1,6})([dhms])\Z")
+_AGE_DEFAULT: Final = "90d"
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -40,7 +41,15 @@ def promote(
     A new memory with the text, evidence and kind of the old one, which it derives from: it is trusted no more, and may be held
     for a review like any write.
     """
-    receipt = call.ask_bus(lambda memory: memory.promote(id))
+    from bus import Conflict
+
+    try:
+        receipt = call.ask_bus(lambda memory: memory.promote(id))
+    except (Conflict, BaseExceptionGroup) as e:
+        became = getattr(cause_of(e), "detail", {}).get("promoted_as")
+        if became and not call.json:
+            show(f"it became {short(became)}")
+        raise
     if call.json:
         print_json(receipt)
     else:
@@ -68,7 +77,7 @@ def report(
 def prune(
     call: Call,
     kind: Annotated[list[str], typer.Option(metavar="KIND", help="Only this kind (repeatable).")] = [],  # noqa: B006
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="As 90d, 12h, 30m or 10s.")] = "90d",
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="As 90d, 12h, 30m or 10s.")] = _AGE_DEFAULT,
     plan: Annotated[str, typer.Option(metavar="ID", help="Apply a plan; needs -m.")] = "",
     undo: Annotated[str, typer.Option(metavar="END", help="Have what an end took live on; needs -m.")] = "",
     list_: Annotated[bool, typer.Option("--list", metavar="", help="What was ended before its time.")] = False,
@@ -82,6 +91,12 @@ def prune(
     """
     if bool(plan) + bool(undo) + list_ > 1:
         raise usage("That is more than one thing to do.", reason="prune_how", advice="Give --plan, --undo or --list alone.")
+    if (plan or undo or list_) and (kind or older_than != _AGE_DEFAULT):
+        raise usage(
+            "--kind and --older-than choose what a new plan has.",
+            reason="prune_how",
+            advice="Leave them out with --plan, --undo and --list.",
+        )
     if list_:
         _listed(call, call.ask_desk(lambda desk: desk.ends()))
         return None
@@ -104,6 +119,8 @@ def compact(
     Its task-scoped memories end. What was promoted lives on in the project; rules, decisions and what a person stated or an
     operator accepted stay until they are promoted.
     """
+    if not task:  # on the wire no task means what `cordon prune` asks
+        raise usage("The task's label is empty.", reason="task_empty", field="task", advice="Name the task that is over.")
     project = call.project_for(call.credential())
     _planned(call, call.ask_desk(lambda desk: desk.plan_compaction(project, task)))
     return None

@@ -145,7 +145,7 @@ def _commands(group: object) -> dict[str, object]:
 def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, _ClickError):
         context = getattr(error, "ctx", None)
-        message = str(getattr(error, "format_message", error.__str__)())
+        message = str(getattr(error, "format_message", error.__str__)()).removesuffix(".") + "."
         return usage(message, advice=f"See `{context.command_path if context else _named(arguments)} --help`.")
     unwritten = output_error()
     if unwritten is not None:

@@ -117,7 +117,8 @@ def project_set(
     done = call.ask_control(
         lambda control: control.projects.set(tenant, name, settings, display=display, message=message, by=me())
     )
-    return told(call, done, f"project {name} of {tenant} is set: {', '.join([*settings, *(['display'] if display else [])])}")
+    named = [*settings, *(["display"] if display is not None else [])]
+    return told(call, done, f"project {name} of {tenant} is set: {', '.join(named)}")
 
 
 def project_share(call: Call, tenant: TenantName, name: Name, with_: With = [], message: Message = "") -> int | None:  # noqa: B006

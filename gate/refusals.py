@@ -80,7 +80,7 @@ TABLE: dict[str, Wording] = {
     "read_only": Wording(
         "denied",
         "This home is a restored copy for looking: agents can't write in it.",
-        "Write in the live home; whoever runs this one can make it live (`read_only` in cordon.toml).",
+        "Write in the live home. Whoever runs this one can make it live (`read_only` in cordon.toml), unless it is a part.",
     ),
     "tag_invalid": Wording(
         "denied", "The credential carries a doubled or unknown tag, or one above its key's maximum.", "Ask for a new credential."

@@ -76,17 +76,21 @@ class Room:
     def _check(self, share: float, free: int, free_share: float) -> None:
         if self.ledger_share >= share:
             raise Refused("ledger_full")
-        if self._disk and self._free < min(free, self._disk * free_share):
+        if self._disk_below(free, free_share):
             raise Refused("disk_full")
+
+    def _disk_below(self, free: int, free_share: float) -> bool:
+        return bool(self._disk) and self._free < min(free, self._disk * free_share)
 
     @property
     def trouble(self) -> list[str]:
         """For people."""
         found = []
         if self.ledger_share >= LEDGER_FULL_SHARE:
-            found.append(f"the ledger is {self.ledger_share:.0%} full: drafts are refused (ledger_full)")
-        try:
-            self._check(float("inf"), DRAFTS_FREE_BYTES, DRAFTS_FREE_SHARE)
-        except Refused:
-            found.append(f"the disk has {self._free >> 20} MiB left: drafts are refused (disk_full)")
+            who = "drafts are" if self.ledger_share < LEDGER_RESERVED_SHARE else "all but questions, holds and erasures is"
+            way = "`cordon broker room --ledger GIB` gives it more"
+            found.append(f"the ledger is {self.ledger_share:.0%} full: {who} refused (ledger_full); {way}")
+        if self._disk_below(DRAFTS_FREE_BYTES, DRAFTS_FREE_SHARE):
+            who = "drafts and questions" if self._disk_below(OTHERS_FREE_BYTES, OTHERS_FREE_SHARE) else "drafts"
+            found.append(f"the disk has {self._free >> 20} MiB left: {who} are refused (disk_full); make room")
         return found

@@ -215,7 +215,7 @@ def _registry(paths: Paths, operator: str) -> dict[str, RegistryEntry]:
         raise ConfigError(
             f"{paths.registry} can't be used: {e.message if isinstance(e, ConfigError) else 'it is no text'}",
             reason="registry_damaged",
-            advice="Put it back from a copy of the home's trust folder.",
+            advice="Put it back from a copy (each snapshot has one), then `cordon tenant add` again each tenant that came later.",
         ) from None
 
 

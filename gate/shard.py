@@ -338,7 +338,9 @@ class Shard:
         ]
         if self.clock is not None and self.clock.trouble:
             found.append(self.clock.trouble)
-        if self.read_only:
+        parts = [t.name for t in self.tenants.values() if t.partial]
+        found += [f"tenant {name} was restored in part: nobody can ever write in it here" for name in parts]
+        if self.read_only and not parts:
             found.append("agents can't write: `read_only` in cordon.toml, as in a home that was restored to look at")
         if self.delegations.silent:
             found.append("the issuer gave no answer when it was asked last: nobody can delegate; kill -9 its pid restarts it")

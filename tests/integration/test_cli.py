@@ -270,12 +270,24 @@ def test_a_name_that_is_near_is_offered_and_one_that_isn_t_is_not(cordon: Shell)
     assert "Did you mean" not in cordon.no("refused", "project", "add", "warehouse", "x")["advice"]
 
 
+def test_a_janitor_that_was_started_by_hand_ends_when_its_command_is_told_to(cordon: Shell) -> None:
+    janitor = subprocess.Popen([CORDON, "janitor"], env=cordon.env, stderr=subprocess.PIPE, text=True)
+    assert janitor.stderr is not None
+    line = ""
+    while "waiting for work" not in line:
+        line = janitor.stderr.readline()
+        assert line, "it ended before it waited for work"
+    janitor.terminate()
+    janitor.communicate(timeout=WAIT_S)  # a child that lived on would keep the pipe open
+    assert janitor.returncode in (0, -signal.SIGTERM)
+
+
 def test_the_ledger_s_streams_are_given_more_room_while_all_runs(cordon: Shell) -> None:
     shown = {x["stream"]: x for x in cordon.ok("broker", "room")["streams"]}
     assert shown.keys() == {"LEDGER_0", "READS_0", "ERASED_0"}
     given = {x["stream"]: x["max_bytes"] for x in cordon.ok("broker", "room", "--reads", "25")["streams"]}
     assert given == {**{name: x["max_bytes"] for name, x in shown.items()}, "READS_0": 25 << 30}
-    for wrong in ("0", "-3", "9000"):
+    for wrong in ("0", "-3", "9000", "99999999999"):
         assert cordon.no("usage", "broker", "room", "--ledger", wrong)["reason"] == "stream_room"
     written(cordon, "It goes on meanwhile")
 

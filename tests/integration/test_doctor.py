@@ -311,7 +311,7 @@ FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
     "a damaged registry": (cut("trust", "registry.jwt"), "registry", "damaged or wrongly signed"),
     "a registry with more verbs": (registry(more_verbs), "registry", "other rights than its role agent"),
     "a registry with a strange key": (registry(strange_key), "registry", "no role's key"),
-    "a registry without a key": (registry(missing_key), "registry", "doesn't list"),
+    "a registry without a key": (registry(missing_key), "registry", "of tenant acme"),
     "a missing share flag": (account("acme", import_change(0, share=False)), "imports", "mem.acme.> without share"),
     "no share for operators": (account("acme", import_change(1, share=False)), "imports", "ops.acme.> without share"),
     "another's position": (account("acme", import_change(0, subject="in.0.*.>")), "imports", "acme imports in.0.*.>"),

@@ -14,7 +14,7 @@ import pytest
 import bus
 from broker_config.drills import KINDS, Drill, Kind, history
 from broker_config.gate_runs import run_gate
-from broker_config.home import write_private
+from broker_config.home import Home, write_private
 from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
 from cli.drills import DrillKind
@@ -66,6 +66,22 @@ def test_each_kind_of_drill_finds_nothing_wrong_and_is_noted(world: World, copy:
         assert 0 < told["block"] < copy.manifest.block
     if kind == "contamination-rollback":
         assert told["rollback"]["held"] > 0
+
+
+def test_lines_of_the_history_that_are_no_drills_are_left_out(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    line = {
+        "at": "2026-11-30T17:11:21+00:00",
+        "kind": "full",
+        "snapshot": "kept",
+        "seconds": 3.9,
+        "lost": {"seconds": 76},
+        "ok": True,
+    }
+    wrong = [b"\xff", b"garbage", b"{}", b"[]", json.dumps(line | {"seconds": "x"}).encode(), json.dumps(line).encode()[:40]]
+    home.drills.write_bytes(b"\n".join([*wrong, json.dumps(line).encode()]))
+    assert history(home) == [line]
 
 
 def test_a_target_that_is_missed_is_said_with_its_name_and_ends_with_1(

@@ -137,6 +137,9 @@ def test_a_part_stays_read_only_whatever_its_settings_say(scene: Scene) -> None:
             async with World(home).agent("r", "p2") as r:
                 with pytest.raises(bus.Denied) as e:
                     await r.write("It goes on")
+            async with Control(home) as control:
+                troubles = (await control.status())["troubles"]
+            assert troubles == ["tenant acme was restored in part: nobody can ever write in it here"]
             return e.value.reason
 
         assert asyncio.run(refused()) == "read_only"

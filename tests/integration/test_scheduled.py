@@ -36,6 +36,16 @@ def test_a_schedule_that_can_not_be_meant_is_refused_with_its_file(tmp_path: Pat
         home.settings()
 
 
+def test_a_clock_that_is_no_day_is_refused_before_it_is_needed(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    write_private(home.config, f'clock = "2026-11-30"\n{home.config.read_text()}')
+    assert home.settings().clock == "2026-11-30"
+    write_private(home.config, home.config.read_text().replace("2026-11-30", "yesterday"))
+    with pytest.raises(ConfigError, match="clock is a day"):
+        home.settings()
+
+
 def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.create()

@@ -1,9 +1,10 @@
 """A broker in memory: subjects, and of JetStream what a ledger rests on. Deterministic; its faults are drawn by who owns it.
 
-Semantics are nats-server's, to which tests/contract/ledger holds this: a message is stored with the next sequence, or not at all;
-an expectation that doesn't fit is error 10071; a stream without room refuses (10077, discard new) and keeps what it has; deleted
-sequences stay gaps; a pull consumer delivers in order. A connection is one FIFO each way: what was sent on it arrives in order
-or, when it is cut, not at all; what is published while it is down leaves when it is up again, as nats-py does it.
+Semantics are nats-server's, written down from what tests/integration/test_ledger.py shows of it (nothing holds one to the other):
+a message is stored with the next sequence, or not at all; an expectation that doesn't fit is error 10071; a stream without room
+refuses (10077, discard new) and keeps what it has; deleted sequences stay gaps; a pull consumer delivers in order. A connection
+is one FIFO each way: what was sent on it arrives in order or, when it is cut, not at all; what is published while it is down
+leaves when it is up again, as nats-py does it.
 """
 
 from __future__ import annotations

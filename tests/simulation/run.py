@@ -121,7 +121,11 @@ class Run:
 
     async def _keep(self, process: Process) -> None:
         """The supervisor: what ended is started again, unless it refused to serve."""
+        known_s = CLOCK.offset_s
         while True:
+            if CLOCK.offset_s - known_s > IDLE_S:  # what was a jump is the time for who begins now (gate/clock.py)
+                self.history.shed.append(Shed(None, CLOCK.now_s, CLOCK.now_s))
+            known_s = CLOCK.offset_s
             process.start()
             assert process.task is not None
             await asyncio.wait([process.task])
@@ -196,8 +200,6 @@ class Run:
                 case "clock":
                     step = self.chance.choice(CLOCK_STEPS_S)
                     CLOCK.step(step)
-                    if step > IDLE_S:
-                        self.history.shed.append(Shed(None, CLOCK.now_s, CLOCK.now_s))
                 case "deaf":  # frozen: nothing of it moves, and then all of it
                     for connection in process.connections:
                         connection.stall(seconds)

@@ -117,6 +117,14 @@ def test_a_failure_passes_unchanged(tmp_path: Path) -> None:
         ["rebuild"],
         ["verify"],
         ["tenant", "list"],
+        ["compact", ""],
+        ["prune", "--plan", "x", "--undo", "y", "-m", "why"],
+        ["prune", "--plan", "x", "-m", "why", "--kind", "fact"],
+        ["prune", "--list", "--older-than", "1d"],
+        ["rollback"],
+        ["restore"],
+        ["drill", "--kind", "wrong"],
+        ["broker", "room", "--ledger", "x"],
     ],
 )
 def test_a_wrong_command_line_is_exit_2_with_one_line_and_one_object(
@@ -130,6 +138,33 @@ def test_a_wrong_command_line_is_exit_2_with_one_line_and_one_object(
     assert seen.err.count("\n") == 1
     assert run(arguments) == Exit.USAGE
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["restore", "--into", "x", "--user", ""], "user"),
+        (["restore", "--into", "x", "--tenant="], "tenant"),
+        (["prune", "--plan", "", "-m", "why"], "plan"),
+        (["query", "x", "--as", ""], "as"),
+        (["--home", "", "down"], "home"),
+        (["hold", "x", "--now", "-m", ""], "message"),
+    ],
+)
+def test_an_option_that_a_script_left_empty_is_refused_and_not_taken_for_none(
+    arguments: list[str], field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--json"]) == Exit.USAGE
+    refused = json.loads(capsys.readouterr().out)
+    assert (refused["reason"], refused["field"]) == ("option_empty", field)
+
+
+def test_an_option_whose_empty_value_means_something_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORDON_HOME", str(tmp_path / "none"))
+    assert run(["project", "set", "acme", "p1", "--display", "", "--flow-from", "", "--json"]) == Exit.USAGE
+    assert json.loads(capsys.readouterr().out)["reason"] == "home_missing"
 
 
 def test_an_option_after_two_dashes_is_text(
