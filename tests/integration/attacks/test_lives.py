@@ -7,6 +7,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker_config.control import Control
 from bus.identity import parse_creds
 
@@ -102,8 +104,9 @@ def test_who_promotes_for_a_moment_or_as_something_weaker_does_not_have_the_orig
             "as it is": {},
         }
         texts = {how: await finding(arena, f"The {task} gate {how}", "victim", task=task, kind="decision") for how in given}
-        for how, fields in given.items():
-            await arena["mallory"].write("", promotes=texts[how], **fields)
+        async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
+            for how, fields in given.items():
+                await peer.write("", promotes=texts[how], **fields)
         await finding(arena, f"The {task} is done", "victim", task=task, task_state="resolved")
         plan = await arena["operator"].operate("prune", {"type": "prune", "action": "plan", "project": SIEGE, "task": task})
         assert [m["id"] for m in plan["members"]] == [texts["as it is"]]
@@ -142,5 +145,42 @@ def test_a_retry_by_another_key_of_the_agent_is_answered_to_that_key_while_the_f
             await peer.nc.close()
         assert [x["agent"] for x in receipts] == [old.key, new.key] * 8
         assert len({x["id"] for x in receipts}) == sum(x["duplicate"] for x in receipts) == 8
+
+    arena.run(attack())
+
+
+@pytest.mark.parametrize("who", ["operator", "operator-keep"])
+def test_a_plan_and_an_end_of_what_it_may_not_see_are_none_for_an_operator(arena: Arena, who: str) -> None:
+    async def attack() -> None:
+        task = topic()
+        note = await finding(arena, f"The {task} was paid in gold", "victim", task=task, classification="restricted")
+        await finding(arena, f"The {task} is closed", "victim", task=task, classification="restricted", task_state="resolved")
+
+        async def prune(by: str, **fields: Any) -> dict[str, Any]:
+            return await arena[by].operate("prune", {"type": "prune", "message": "tidying up", **fields})
+
+        plan = (await prune("operator-all", action="plan", project=SIEGE, task=task))["plan"]
+        nothing = "0" * len(plan)
+        assert fact(await prune(who, action="apply", plan=plan)) == fact(await prune(who, action="apply", plan=nothing))
+        end = (await prune("operator-all", action="apply", plan=plan))["end"]
+        assert fact(await prune(who, action="undo", end=end)) == fact(await prune(who, action="undo", end="0" * len(end)))
+        assert all(x["end"] != end for x in (await prune(who, action="list")).get("ends", []))
+        assert note not in ids(await arena["victim"].query(task, task=task))
+        assert (await prune("operator-all", action="undo", end=end))["count"] == 1
+        assert note in ids(await arena["victim"].query(task, task=task))
+
+    arena.run(attack())
+
+
+@pytest.mark.parametrize("who", ["mallory", "both", "session-bob", "twin"])
+def test_who_was_not_served_a_memory_moves_no_end_and_learns_nothing_of_it(arena: Arena, who: str) -> None:
+    async def attack() -> None:
+        word = topic()
+        hidden = (await arena["victim"].write(f"The {word} stands", ttl=480, classification="restricted"))["id"]
+        assert hidden in ids(await arena["victim"].query(word))
+        answers = [fact(await arena[who].ask("report", {"type": "report", "used": [x]})) for x in (hidden, hidden[-8:], MISSING)]
+        assert len(set(answers)) == 1
+        served = await arena["victim"].ask("report", {"type": "report", "used": [hidden]})
+        assert (served["type"], served["extended"]) == ("reported", {}), "it was written a moment ago"
 
     arena.run(attack())
