@@ -71,8 +71,9 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
     """Register `f(call, …)` as `name`. It returns its exit code, None = 0. `example` is a command line that works.
     The first paragraph of its docstring is its line in the list of commands; the rest is for its own help page.
 
-    A function with a `project` parameter of its own keeps it; it then gets no global one. An option that must be
-    given, or whose default is "", is refused when it is given as "": a script's empty variable would otherwise say less than was meant (`restore --user ""`).
+    A function with a `project` parameter of its own keeps it; it then gets no global one. An option that must be given, or
+    whose default is "", is refused when it is given as "": a script's empty variable would otherwise say less than was meant
+    (`restore --user ""`).
     """
 
     def register(f: F) -> F:
