@@ -142,6 +142,8 @@ def case_show(
     csv: Annotated[bool, typer.Option("--csv", metavar="", help="Its members as CSV.")] = False,
 ) -> int | None:
     """Show a case: who, why, roots, members, and who was told."""
+    if not case:  # on the wire no case means all of them
+        raise usage("The case is empty.", reason="case_empty", field="case", advice="List cases with `cordon case list`.")
     found = call.ask_desk(lambda desk: desk.case(case))
     if call.json:
         print_json(found)

@@ -71,8 +71,9 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
     """Register `f(call, …)` as `name`. It returns its exit code, None = 0. `example` is a command line that works.
     The first paragraph of its docstring is its line in the list of commands; the rest is for its own help page.
 
-    A function with a `project` parameter of its own keeps it; it then gets no global one. An option whose default is "" is
-    refused when it is given as "": a script's empty variable would otherwise say less than was meant (`restore --user ""`).
+    A function with a `project` parameter of its own keeps it; it then gets no global one. An option that must be given, or
+    whose default is "", is refused when it is given as "": a script's empty variable would otherwise say less than was meant
+    (`restore --user ""`).
     """
 
     def register(f: F) -> F:
@@ -114,7 +115,8 @@ def command(app: typer.Typer, name: str, *, example: str, panel: str = HOME) -> 
 def _refuse_empty(context: typer.Context, values: dict[str, Any]) -> None:
     for p in context.command.params:
         source = context.get_parameter_source(p.name or "")
-        if p.param_type_name == "option" and p.default == values[p.name or ""] == "" and source and source.name == "COMMANDLINE":
+        may_be_empty = p.param_type_name != "option" or not (p.required or p.default == "")
+        if values[p.name or ""] == "" and not may_be_empty and source and source.name == "COMMANDLINE":
             field = (p.name or "").rstrip("_")
             raise usage(f"{p.opts[-1]} is empty.", reason="option_empty", field=field, advice="Give it a value, or leave it out.")
 
