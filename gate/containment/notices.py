@@ -6,8 +6,9 @@ others between what else the loop has to do.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ from gate.writing.sequencer import Stored
 if TYPE_CHECKING:
     from gate.shard import Shard
 
+log = logging.getLogger(__name__)
 NOTICE_IDS_MAX: Final = GET_IDS_MAX
 TOLD_MAX: Final = 4_096  # agents that one event names: 74 KB
 SLICE_S: Final = 0.004  # of the loop, for telling, before others have their turn
@@ -45,17 +47,14 @@ class Notices:
 
     def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
         """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
-        mine = [s for s in case.all_members().tolist() if t.was_served(agent, s)]
-        return self._notice(t, case, kind, key, mine[:NOTICE_IDS_MAX], len(mine))
-
-    def _notice(self, t: Tenant, case: CaseState, kind: NoticeKind, key: str, mine: list[int], total: int) -> Notice:
+        mine = t.served_to.those(agent.number, case.all_members().tolist())
         return Notice(
             notice=f"{case.text}.{kind}",
             kind=kind,
             agent=key,
             case=case.text,
-            ids=[t.memory_id(s) for s in mine],
-            total=total,
+            ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
+            total=len(mine),
             position=t.position,
         )
 
@@ -68,25 +67,23 @@ class Notices:
     def _send(self) -> None:
         over = time.perf_counter() + SLICE_S
         while self._telling:
-            if next(self._telling[0], self) is self:  # they yield None
+            try:
+                next(self._telling[0])
+            except StopIteration:
                 self._telling.popleft()
-            elif time.perf_counter() >= over:
+            except Exception:  # the others are told all the same, and these at the next round
+                log.exception("telling of a case broke off")
+                self._telling.popleft()
+            if self._telling and time.perf_counter() >= over:
                 self.shard.loop.call_soon(self._send)
                 return
 
     def _told(self, t: Tenant, case: CaseState, kind: NoticeKind) -> Steps[None]:
-        mine, total = defaultdict[int, list[int]](list), defaultdict[int, int](int)
-        for s in case.all_members().tolist():
-            for number in t.served_to.agents([s]):
-                total[number] += 1
-                if total[number] <= NOTICE_IDS_MAX:
-                    mine[number].append(s)
-            yield
         for number in sorted(case.told):
             agent, now_ms = t.agents.all[number], self.shard.now_ms()
             if not t.deleted and (case.id, kind) in t.notices.get(number, {}):
                 for key in (k for k in agent.keys if agent.stands(k, now_ms)):  # who is over hears nothing
-                    self.shard.push_notice(t, key, self._notice(t, case, kind, key, mine[number], total[number]))
+                    self.shard.push_notice(t, key, self.notice(t, case, kind, agent, key))
             yield
 
     def feed(self, t: Tenant, case: CaseState, kind: FeedKind) -> None:

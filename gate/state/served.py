@@ -41,6 +41,15 @@ class ServedTo:
         mask = self._others.get(seq, {}).get(span, 0) if span else self._first[seq]
         return bool(mask >> at & 1)
 
+    def those(self, agent: int, seqs: Iterable[int]) -> list[int]:
+        """Of `seqs` those that were served to this agent."""
+        span, at = divmod(agent, SPAN)
+        if not span:
+            first = self._first
+            return [s for s in seqs if first[s] >> at & 1]
+        others = self._others
+        return [s for s in seqs if s in others and others[s].get(span, 0) >> at & 1]
+
     def count(self, seq: int) -> int:
         """To how many agents."""
         return self._first[seq].bit_count() + sum(mask.bit_count() for mask in self._others.get(seq, {}).values())
