@@ -470,7 +470,11 @@ class Intake:
         self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "", p)
 
     async def _operate(self, p: Principal, req: Frame, reply: str) -> None:
-        self.shard.send(reply, frames.encode(await self.shard.operators.answer(p, req)))
+        data = frames.encode(await self.shard.operators.answer(p, req))
+        if len(data) > limits.PAYLOAD_BYTES_MAX:  # it would not leave, and who asked would wait for it
+            log.error("an answer to %s of %d bytes is more than a message holds", type(req).__name__, len(data))
+            raise Refused("internal")
+        self.shard.send(reply, data)
 
     async def on_admin(self, m: Msg) -> None:
         """A request on adm.<shard>.<verb>.<key>: the grant holds the literal key."""

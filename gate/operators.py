@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from bus import frames
 from bus.frames import (
     CLASSIFICATIONS,
     DECISIONS,
@@ -19,6 +20,7 @@ from bus.frames import (
     KINDS,
     ORIGINS,
     RISKS,
+    Case,
     CaseQuery,
     Cases,
     ContextAnswer,
@@ -39,7 +41,7 @@ from bus.frames import (
     Why,
     WhyAnswer,
 )
-from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
+from bus.limits import MESSAGE_CHARS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
 from gate.containment.selection import known_agent, resolve
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 READS_SHOWN: Final = 20
+CASES_MAX: Final = 100  # of a page, within PAGE_BYTES_MAX
 STATS_ROWS: Final = 1 << 15  # counted at once: about 2 ms
 SELECTOR_MAX: Final = 64
 HOPS_MAX: Final = 1_000_000
@@ -147,14 +150,18 @@ class Operators:
         if req.case:
             return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
         newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
-        start = max(0, req.cursor)
-        page = newest[start : start + 100]
+        start, size = max(0, req.cursor), 0
+        page: list[Case] = []
+        for case in newest[start : start + CASES_MAX]:
+            listed = holds.listed(p, case)
+            size += len(frames.encode(listed))
+            if page and size > PAGE_BYTES_MAX:
+                break
+            page.append(listed)
+            await asyncio.sleep(0)  # a case of thousands takes a millisecond or two
+        end = start + len(page)
         return Cases(
-            agent=p.key,
-            request_id=req.request_id,
-            cases=[holds.listed(p, k) for k in page],
-            position=t.position,
-            next=start + 100 if start + 100 < len(newest) else None,
+            agent=p.key, request_id=req.request_id, cases=page, position=t.position, next=end if end < len(newest) else None
         )
 
     # --- trace ------------------------------------------------------------------------------------

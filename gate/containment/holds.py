@@ -284,7 +284,7 @@ class Holds:
         if seen is None:
             seen = visible_rows(p, everyone)
         told = [t.agents.all[n] for n in sorted(case.told)]
-        roots = [r for r in case.roots if decide(p, r)]
+        roots = visible_rows(p, np.array(case.roots, np.int32))
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
             agent=p.key,

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bus.frames import Case, CaseQuery, Hold, Notice, Plan, Release
+from bus import frames
+from bus.frames import Case, CaseQuery, Cases, Hold, Notice, Plan, Release
+from bus.limits import PAYLOAD_BYTES_MAX
 from gate.containment import notices
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -102,6 +104,30 @@ def test_a_crowd_is_told_once_each_of_what_it_was_served_and_others_have_their_t
 
     run(scenario)
     assert turns > crowd / 2
+
+
+def test_a_list_of_many_large_cases_comes_in_pages_that_fit_into_a_message() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        story = room.story
+        members = [story.memory(room.writer) for _ in range(600)]
+        opened = []
+        for _ in range(120):
+            story.ms += 1
+            opened.append(story.case(room.ops, *members, roots=members))
+        listed, cursor, pages = [], 0, 0
+        while True:
+            page = await shard.operators.answer(room.ops, CaseQuery(cursor=cursor))
+            assert isinstance(page, Cases)
+            assert len(frames.encode(page)) < PAYLOAD_BYTES_MAX / 2
+            listed += [case.case for case in page.cases]
+            pages += 1
+            if page.next is None:
+                break
+            cursor = page.next
+        assert listed == [story.t.cases[id_].text for id_ in reversed(opened)]
+        assert pages > 2
+
+    run(scenario)
 
 
 # --- a ledger that is full half-way -------------------------------------------------------------------
