@@ -55,7 +55,7 @@ around(Committer, "append", before="before the parts", after="parts, no seal", w
 around(Committer, "append", after="sealed, nobody told", when=of("LEDGER", b"case_opened"))
 around(sequencer.Sequencer, "_index_and_answer", before="in live state, not in the stores", when=lambda self, by, seq: bool(by))
 around(TenantIndex, "apply", after="in the stores, not answered", when=lambda self, memories, *_: bool(memories))
-around(Catalog, "commit", before="before the catalog's commit", after="after the catalog's commit")
+around(Catalog, "_commit", before="before the catalog's commit", after="after the catalog's commit")
 around(lineage, "_apply", before="before the lineage store's commit", after="after the lineage store's commit")
 around(service, "set_all_aside", after="stores set aside")
 around(recovery.Recovery, "_flush", before="replayed, not in the stores", after="replayed into the stores")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,14 +63,11 @@ async def desks(world: World) -> AsyncIterator[Desks]:
 def found(folder: Path, mark: str) -> set[str]:
     """Names of the files under a folder that hold the marker anywhere."""
     seen = set()
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            try:
-                data = path.read_bytes()
-            except OSError:  # a socket, or gone meanwhile
-                continue
-            if mark.encode() in data:
-                seen.add(path.name)
+    for place, _, names in os.walk(folder):  # a folder that goes meanwhile is passed over
+        for path in (Path(place, name) for name in names):
+            with suppress(OSError):  # gone meanwhile
+                if path.is_file() and not path.is_symlink() and mark.encode() in path.read_bytes():
+                    seen.add(path.name)
     return seen
 
 
