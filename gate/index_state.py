@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +29,7 @@ FETCHED: Final = 32  # texts of a context read at once: 2 MiB at most
 ECHOES: Final = 256  # memories of its own that are read again for a context that is made again
 
 
-@dataclass(frozen=True, slots=True)
-class NewMemory:
+class NewMemory(msgspec.Struct, frozen=True):
     """A memory to index: its row, its project's number, its terms and unit vector [d], float16 or float32. `aside`: not for
     every member.
     """

@@ -94,10 +94,10 @@ class Work:
         if self._made and (ended or self._waited_s >= TOGETHER_S):
             tell(self._hand_over, self._made)
             self._made, self._waited_s = [], 0.0
-        if ended:
-            tell(*((_succeed, self.done, None) if error is None else (_fail, self.done, error)))
         if ended or self.long:
             tell(_succeed, self.parted, None)
+        if ended:
+            tell(*((_succeed, self.done, None) if error is None else (_fail, self.done, error)))
         return ended
 
     def _hand_over(self, made: list[Any]) -> None:

@@ -171,6 +171,8 @@ class Shard:
         return self.event_rows.numbers.get(t.account, -1)
 
     def _idle(self) -> None:
+        if self.state != "ready":  # a replay is no quiet moment
+            return
         for index in list(self.indexes.values()):
             index.idle()
 

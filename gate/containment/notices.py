@@ -1,7 +1,7 @@
 """Who is told: notices to exactly the agents that were served a member, and ids on the feeds.
 
-Invariant: however many there are to tell, nobody else waits for it longer than a slice: the first slice is sent at once, the
-others between what else the loop has to do.
+Invariant: however many there are to tell, nobody else waits for it longer than a slice: the first slice of notices is sent at
+once, the others, and the feeds a page at a time, between what else the loop has to do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ class Notices:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self._telling: deque[Steps[None]] = deque()  # one for each case that somebody is still to be told of
+        self._feeding: deque[Iterator[None]] = deque()  # one for each change that feeds are still to hear of
 
     def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
         """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
@@ -90,12 +91,26 @@ class Notices:
         self.feed_members(t, case.all_members(), kind)
 
     def feed_members(self, t: Tenant, members: npt.NDArray[np.int32], kind: FeedKind) -> None:
+        """Whom it concerns is settled now; what is sent follows, in the order of the changes."""
         c = t.columns
         fed = (c.user[members] == 0) & (c.readers[members] == 0) & ~c.opt_out[members]
         fed &= ~np.isin(c.review[members], (REVIEW_PENDING, REVIEW_REJECTED))  # nobody was told of those
         if kind == "released":
             fed &= c.held[members] == 0  # the others are held all the same
-        members = members[fed]
+        self._feeding.append(self._pages(t, members[fed], kind))
+        if len(self._feeding) == 1:
+            self.shard.loop.call_soon(self._feed_page)
+
+    def _feed_page(self) -> None:
+        try:
+            next(self._feeding[0])
+        except StopIteration:
+            self._feeding.popleft()
+        if self._feeding:
+            self.shard.loop.call_soon(self._feed_page)
+
+    def _pages(self, t: Tenant, members: npt.NDArray[np.int32], kind: FeedKind) -> Iterator[None]:
+        c = t.columns
         groups = c.project[members].astype(np.int32) << 8 | c.cls[members]  # one number each: pairs sort in ten times the time
         for group in np.unique(groups).tolist():
             project, cls = divmod(group, 1 << 8)
@@ -103,3 +118,4 @@ class Notices:
             for i in range(0, len(found), PAGE_ITEMS_MAX):
                 page = [t.memory_id(s) for s in found[i : i + PAGE_ITEMS_MAX]]
                 self.shard.feed(t, t.project_names[project], cls, kind, page)
+                yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +65,7 @@ class Plans:
         self.shard = shard
         self._kept: dict[tuple[str, bytes], tuple[PlanRecord, int]] = {}  # (account, id) → (plan, when it expires), newest last
 
-    async def closure(self, t: Tenant, roots: list[int], kinds: tuple[int, ...] = CLOSURE_KINDS) -> tuple[Closure, float]:
+    async def closure(self, t: Tenant, roots: Sequence[int], kinds: tuple[int, ...] = CLOSURE_KINDS) -> tuple[Closure, float]:
         """The closure of `roots` and the milliseconds it took; a large graph is walked off the loop."""
         start = time.perf_counter()
         if t.down.edges > OFF_LOOP_EDGES:
@@ -153,8 +153,8 @@ class Plans:
 
     def _mixed(self, t: Tenant, seq: int, members: set[int]) -> bool:
         """Whether it also derives from something that is not a member."""
-        parents = [e.node for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
-        return any(parent in members for parent in parents) and any(parent not in members for parent in parents)
+        inside = [e.node in members for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
+        return any(inside) and not all(inside)
 
     def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
         """`members`: what it is a member of; None where it's a node of a trace, which is never mixed."""
