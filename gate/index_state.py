@@ -89,11 +89,12 @@ class TenantIndex:
         own = any(tenant.agents.all[n].root == tenant.contexts[context].root for n in writers)
         return self.texts.forget((self.account, context), seqs, own=own)
 
-    def idle(self) -> None:
-        """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
+    def idle(self) -> bool:
+        """Some of what waits for a quiet moment, whether there is more of it: the catalog's commit, and vectors that the
+        approximate index doesn't have yet.
+        """
         self.catalog.maybe_commit(time.monotonic())
-        for index in self.projects.values():
-            index.vectors.catch_up()
+        return any([index.vectors.catch_up() for index in self.projects.values()])
 
     def project(self, number: int) -> ProjectIndex:
         index = self.projects.get(number)

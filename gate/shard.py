@@ -170,11 +170,8 @@ class Shard:
     def tenant_number(self, t: Tenant) -> int:
         return self.event_rows.numbers.get(t.account, -1)
 
-    def _idle(self) -> None:
-        if self.state != "ready":  # a replay is no quiet moment
-            return
-        for index in list(self.indexes.values()):
-            index.idle()
+    def _idle(self) -> bool:
+        return self.state == "ready" and any([index.idle() for index in list(self.indexes.values())])  # a replay is no quiet moment
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""
