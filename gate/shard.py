@@ -156,7 +156,7 @@ class Shard:
             t.quotas = quotas
 
     async def drop_tenant(self, t: Tenant) -> None:
-        """Forget a deleted tenant: its live state at once, its catalog and index files when this returns."""
+        """Forget a deleted tenant: its live state at once, its catalog when this returns."""
         self.tenants[t.account] = t.remains()
         index, folder = self.indexes.pop(t.account), self.paths.catalog(t.account).parent
 
