@@ -236,6 +236,13 @@ class Intake:
         elif more > 0:
             self._count("reads_per_second", payer.reads, t.reads, more)
 
+    def _count_text(self, p: Principal, size: int, counted: int) -> int:
+        """What a draft of so many bytes counts for, of which so much is counted."""
+        count = max(counted, units("write", size))
+        if count > counted:
+            self._count("writes_per_second", p.tenant.agents.payer(p.agent).writes, p.tenant.writes, count - counted)
+        return count
+
     def _count(self, field: str, agent: Bucket, tenant: Bucket, count: int) -> None:
         """Take a request that counts for so many from what agent and tenant may send a second."""
         if not self.shard.rates:
@@ -269,6 +276,8 @@ class Intake:
         if d.supersedes and (not supersedes or t.columns.project[supersedes] != t.projects[p.project].number):
             raise Refused("supersede_unknown", field="supersedes")
         self._one_user(p, checked.scope, d.scope_id)
+        if promotes:  # it costs what its text costs, though that isn't sent
+            count = self._count_text(p, t.columns.at.body[promotes], count)
         w = Write(
             p,
             checked,

@@ -184,3 +184,19 @@ def test_who_was_not_served_a_memory_moves_no_end_and_learns_nothing_of_it(arena
         assert (served["type"], served["extended"]) == ("reported", {}), "it was written a moment ago"
 
     arena.run(attack())
+
+
+def test_a_promotion_counts_in_flight_for_the_text_that_it_promotes(arena: Arena) -> None:
+    """Else eight of 64 KiB, sent by their ids, would be a calm agent's, and everybody's drafts wait behind them."""
+
+    async def attack() -> None:
+        small = [await finding(arena, f"The {topic()} is oiled") for _ in range(6)]
+        large = [await finding(arena, f"The {topic()} is oiled. ".ljust(65_000, "x")) for _ in range(6)]
+        for found, refused in ((small, 0), (large, 2)):
+            async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
+                drafts = [{"type": "draft", "content": "", "promotes": x} for x in found]
+                answers = await asyncio.gather(*(peer.ask("write", draft) for draft in drafts))
+            told = [(x["reason"], x["field"]) for x in answers if x["type"] == "refusal"]
+            assert told == [("over_quota", "in_flight")] * refused, answers
+
+    arena.run(attack())
