@@ -195,7 +195,7 @@ class Intake:
             case Ack():
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Sync():
-                self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
+                self._spawn(self._sync(p, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Delegate():
                 self._spawn(self._delegate(p, req, m), m.reply, request_id, p.key, p.project, p)
 
@@ -433,12 +433,16 @@ class Intake:
         self.shard.send(m.reply, frames.encode(answer))
 
     # --- notices ----------------------------------------------------------------------------------
-    def _synced(self, p: Principal, request_id: str) -> Synced:
+    async def _sync(self, p: Principal, reply: str, request_id: str) -> None:
         t = p.tenant
         open_ = t.notices.get(p.agent.number, {})
         shown = list(open_)[: limits.SYNC_NOTICES_MAX]  # oldest first; the others come when these are acknowledged
-        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key) for case, kind in shown]
-        return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
+        notices = []
+        for case, kind in shown:
+            notices.append(self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key))
+            await asyncio.sleep(0)  # of a large case it takes a while
+        synced = Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
+        self.shard.send(reply, frames.encode(synced))
 
     async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:
         t = p.tenant
@@ -464,7 +468,7 @@ class Intake:
             await self.shard.sequencer.commit(t, events)
 
         await self.shard.operators.barrier(t, run)
-        self.shard.send(reply, frames.encode(self._synced(p, request_id)))
+        await self._sync(p, reply, request_id)
 
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:

@@ -44,6 +44,7 @@ from bus.frames import (
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
+from gate.containment.plans import seen_of
 from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -101,7 +102,7 @@ class Operators:
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():
-                return self._trace(p, req)
+                return await self._trace(p, req)
             case Why():
                 return await self._why(p, req)
             case ContextRequest():
@@ -165,36 +166,37 @@ class Operators:
         )
 
     # --- trace ------------------------------------------------------------------------------------
-    def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
+    async def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
         t = p.tenant
         root = resolve(p, req.id)
         if req.hops is not None and not 0 <= req.hops <= HOPS_MAX:
             raise Refused("out_of_range", field="hops", limit=HOPS_MAX)
         kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
-        graph = t.down if req.direction == "down" else t.up
-        closure = graph.closure([root], kinds, req.hops)
-        depth = dict(zip(closure.nodes.tolist(), closure.depth.tolist(), strict=True))
-        seen = sorted((s for s in depth if decide(p, s)), key=lambda s: (depth[s], s))
+        plans = self.shard.holds.plans
+        closure, _ = await plans.closure(t, [root], kinds, up=req.direction != "down", hops=req.hops)
+        seen = seen_of(p, closure)
         start = max(0, req.cursor)
-        page = seen[start : start + PAGE_ITEMS_MAX]
-        on_page = set(page)
-        edges = [
-            Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=round(e.confidence / 255, 2))
-            for s in page
-            for e in t.up.edges_of(s)
-            if e.kind in kinds and e.node in depth and (e.node in on_page or decide(p, e.node))
-        ]
+        page, depth = (x[start : start + PAGE_ITEMS_MAX].tolist() for x in seen)
+        reached = set(closure.nodes.tolist())
+        edges: list[Edge] = []
+        for s in page:
+            edges += [
+                Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=_share(e.confidence))
+                for e in t.up.edges_of(s)
+                if e.kind in kinds and e.node in reached and decide(p, e.node)
+            ]
+            await asyncio.sleep(0)
         return TraceAnswer(
             agent=p.key,
             request_id=req.request_id,
             root=t.memory_id(root),
             direction=req.direction,
-            nodes=[self.shard.holds.plans.member(t, s, depth[s]) for s in page],
+            nodes=[plans.member(t, s, n) for s, n in zip(page, depth, strict=True)],
             edges=edges,
-            count=len(depth),
-            elsewhere=len(depth) - len(seen),
+            count=len(reached),
+            elsewhere=len(reached) - len(seen.nodes),
             position=t.position,
-            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen) else None,
+            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen.nodes) else None,
         )
 
     # --- why --------------------------------------------------------------------------------------
@@ -265,7 +267,7 @@ class Operators:
                     from_=t.memory_id(x.parent),
                     to=t.memory_id(s),
                     kind=E.EDGE_KINDS[x.kind],
-                    confidence=round(x.confidence / 255, 2),
+                    confidence=_share(x.confidence),
                 )
                 for x in e.edges
                 if decide(p, x.parent)
@@ -396,6 +398,10 @@ class Operators:
             "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
+
+
+def _share(confidence: int) -> float:
+    return round(confidence / 255, 2)
 
 
 def _may_close(p: Principal, ctx: Context) -> None:
