@@ -48,7 +48,7 @@ from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.rights import TABLE, decide, lent
 from gate.state.seats import SHARED
-from gate.turns import Turns
+from gate.turns import CALM_IN_FLIGHT, Turns
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -121,7 +121,7 @@ class Intake:
         if at is None or self.patience.spent(at.key):
             return
         mine = self._waiting.get(at.key, 0)
-        if mine >= ARRIVED_MAX or (mine and self._waiting_all >= ARRIVED_ALL_MAX):  # who has nothing there always has a place
+        if mine >= ARRIVED_MAX or (mine >= CALM_IN_FLIGHT and self._waiting_all >= ARRIVED_ALL_MAX):  # the calm have a place
             self.patience.dropped += 1
             return
         self.waiting.add(at.account, at.key.encode(), x := Arrived(at, m, serve, units("write", len(m.data))))
