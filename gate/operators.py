@@ -56,6 +56,7 @@ from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.columns import NEVER_MS, REVIEWS
+from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.writing.redact import redact
@@ -339,7 +340,6 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
         shown = labels_here(p, labels.comp)
@@ -363,6 +363,7 @@ class Operators:
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms = self.shard.now_ms()
+        _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)
         await self.shard.sequencer.commit(
             p.tenant,
@@ -404,12 +405,18 @@ def _share(confidence: int) -> float:
     return round(confidence / 255, 2)
 
 
-def _may_close(p: Principal, ctx: Context) -> None:
-    """A close sheds the labels of all that the context was served: by who answers for every project that its agents read in."""
-    t, at = p.tenant, p.tenant.columns.at
+def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:
+    """A close sheds the labels of all that the context was served, and ends its notes: by who may see all of it."""
+    if p.role == "supervisor":
+        return
+    t, at, labels = p.tenant, p.tenant.columns.at, ctx.labels
     projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
-    if p.role != "supervisor" and not all(has_project(p, name) for name in projects):
+    if MANY in labels.comp or len(labels_here(p, labels.comp)) < len(labels.comp):  # of what fell out of its window, too
+        raise Refused("context_elsewhere", field="agent")
+    notes = of_session(t, ctx, now_ms)
+    seen = labels.cls <= p.rights.clearance and len(visible_rows(p, notes)) == len(notes)
+    if not seen or not all(has_project(p, name) for name in projects):
         raise Refused("context_elsewhere", field="agent")
 
 
