@@ -25,7 +25,8 @@ from gate.writing.lineage import RARE_DF_MIN, ContextText, read
 
 PROSE_WORDS: Final = 3
 FETCHED: Final = 32  # texts of a context read at once: 2 MiB at most
-LOOKED_AT: Final = 1 << 14  # mentions of words before others are served: a millisecond or so
+LOOKED_AT: Final = 1 << 15  # mentions of words before others are served: a millisecond or so
+LOOK_UP: Final = 512  # mentions that take as long as to begin with a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,9 @@ class TenantIndex:
         """
         c = tenant.columns
         root = tenant.agents.all[ctx.root]
-        family = np.array(list(root.family), np.int32)
+        family = list(root.family)
+        of_family = np.zeros(len(tenant.agents.all) + 1, np.bool_)  # by agent number; the last stands for all who came since
+        of_family[family] = True
         numbers = {tenant.projects[name].number for name in root.projects} | {int(c.project[s]) for s in [*ctx.served]}
         indexes = [self.projects[n] for n in sorted(numbers) if n in self.projects]
         looked_at = 0
@@ -175,8 +178,8 @@ class TenantIndex:
                 if index.lexical.df(term) <= RARE_DF_MIN:
                     continue
                 seqs = index.seqs[index.lexical.rows(term)]
-                looked_at += len(seqs)
-                by_family = np.isin(c.actor[seqs], family)
+                looked_at += LOOK_UP + len(seqs)
+                by_family = of_family.take(c.actor[seqs], mode="clip")
                 first = int(seqs[0])
                 own = by_family[0] and first <= text.oldest_with(term) and not tenant.up.edges_of(first)
                 if not own:
