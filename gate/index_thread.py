@@ -106,8 +106,8 @@ class Work:
 
 
 class IndexThread:
-    """Runs calls and work on one thread of its own. `idle`: called when there has been nothing to do for `idle_s`, and while it says
-    that it has more to do, at once again until there is something else.
+    """Runs calls and work on one thread of its own. `idle`: called when there has been nothing to do for `idle_s`, and at once
+    again while it says that there is more of that and nothing else comes.
 
     `damaged`: told on the loop when a projection turns out to be, whoever asked.
     """

@@ -171,7 +171,10 @@ class Shard:
         return self.event_rows.numbers.get(t.account, -1)
 
     def _idle(self) -> bool:
-        return self.state == "ready" and any([index.idle() for index in list(self.indexes.values())])  # a replay is no quiet moment
+        if self.state != "ready":  # a replay is no quiet moment
+            return False
+        more = [index.idle() for index in list(self.indexes.values())]
+        return any(more)
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""

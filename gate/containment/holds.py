@@ -96,7 +96,7 @@ class Holds:
         else:
             roots = select(p, req.selector, named.sources)
             closure, ms = await self.plans.closure(t, roots)
-            extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
+            extra = await self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
         case = self._set(p, roots, closure.nodes, message)
         await self._seal_or_wait(p, case, named.plan_id, message)

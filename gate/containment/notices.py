@@ -10,12 +10,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import FeedKind, Notice, NoticeKind
+from bus.frames import CaseStatus, FeedKind, Notice, NoticeKind
 from bus.limits import GET_IDS_MAX, PAGE_ITEMS_MAX
 from gate.ledger import events as E
 from gate.state.cases import CaseState
@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 NOTICE_IDS_MAX: Final = GET_IDS_MAX
 TOLD_MAX: Final = 4_096  # agents that one event names: 74 KB
+KEPT_MAX: Final = 4_096  # of what agents were served of cases: 4 MB
 SLICE_S: Final = 0.004  # of the loop, for telling, before others have their turn
+
+
+class Mine(NamedTuple):
+    """What an agent was served of a case, while that has this state and so many that joined it."""
+
+    state: tuple[CaseStatus, int]
+    first: list[int]
+    total: int
 
 
 def notices_of(case: CaseState, kind: NoticeKind, told: Sequence[Agent], now_ms: int) -> list[Stored]:
@@ -43,21 +52,38 @@ def notices_of(case: CaseState, kind: NoticeKind, told: Sequence[Agent], now_ms:
 class Notices:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self._mine: dict[tuple[str, bytes, int], Mine] = {}  # by account, case and agent number, newest last
         self._telling: deque[Steps[None]] = deque()  # one for each case that somebody is still to be told of
         self._feeding: deque[Iterator[None]] = deque()  # one for each change that feeds are still to hear of
 
     def notice(self, t: Tenant, case: CaseState, kind: NoticeKind, agent: Agent, key: str) -> Notice:
         """What the holder of one of an agent's keys is told: only ids that the agent was served itself."""
-        mine = t.served_to.those(agent.number, case.all_members().tolist())
+        mine = self._served(t, case, agent)
         return Notice(
             notice=f"{case.text}.{kind}",
             kind=kind,
             agent=key,
             case=case.text,
-            ids=[t.memory_id(s) for s in mine[:NOTICE_IDS_MAX]],
-            total=len(mine),
+            ids=[t.memory_id(s) for s in mine.first],
+            total=mine.total,
             position=t.position,
         )
+
+    def _served(self, t: Tenant, case: CaseState, agent: Agent) -> Mine:
+        """What of a case an agent was served, as it was when it was told first: `sync` may be asked again and again, and of ten
+        thousands of members it takes milliseconds.
+        """
+        key, state = (t.account, case.id, agent.number), (case.state, len(case.joined))
+        kept = self._mine.get(key)
+        if kept is not None and kept.state == state:
+            return kept
+        found = t.served_to.those(agent.number, case.all_members().tolist())
+        mine = Mine(state, found[:NOTICE_IDS_MAX], len(found))
+        self._mine.pop(key, None)
+        if len(self._mine) >= KEPT_MAX:
+            del self._mine[next(iter(self._mine))]
+        self._mine[key] = mine
+        return mine
 
     def tell(self, t: Tenant, case: CaseState, kind: NoticeKind) -> None:
         """Tell all who were served a member and haven't said yet that they know."""

@@ -216,6 +216,10 @@ class LexicalIndex:
         """In how many rows a term is."""
         return len(self._postings.get(term, ()))
 
+    def rows(self, term: str) -> Rows:
+        """The rows that a term is in, ascending; a copy."""
+        return np.array(self._postings.get(term, ()), np.int32)
+
     def search(self, query: Iterable[str], limit: int, allowed: npt.NDArray[np.bool_] | None = None) -> tuple[Rows, Scores]:
         """At most `limit` rows by the sum of their terms' idf, best first, equal scores newest first.
 

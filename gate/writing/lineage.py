@@ -273,9 +273,22 @@ class ContextText:
                 self._echoed[t] = self._echoed.get(t, 0) + 1
 
     def echoes(self, terms: Iterable[str]) -> None:
-        """Of a text that it stored before this context was looked at, or promoted: none of its words are taken for its own."""
+        """Of a text that it promoted: none of its words are taken for its own."""
         for t in set(terms):
             self._echoed[t] = self._echoed.get(t, 0) + 1
+
+    def heard(self) -> list[str]:
+        """The terms of what was served."""
+        return list(self._having)
+
+    def oldest_with(self, term: str) -> int:
+        """The oldest served memory that has a term; 0 = none."""
+        return min((self._rows[row] for row in self._having.get(term, ())), default=0)
+
+    def echoed(self, term: str, times: int) -> None:
+        """The writer repeated a term of what it was served so often, at least, before this context was looked at."""
+        if term in self._having and times > self._echoed.get(term, 0):
+            self._echoed[term] = times
 
     def compact(self, served: Mapping[int, Mark]) -> None:
         """Forget what fell out of the context's window."""
