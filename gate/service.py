@@ -465,7 +465,9 @@ async def tending(shard: Shard) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
         for t in list(shard.tenants.values()):
-            t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
+            ended = t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
+            if ended:
+                shard.index_later(shard.context_texts.end, t.account, ended)
             if not t.broken:
                 await shard.holds.tend(t)
 

@@ -2,13 +2,14 @@
 
 A context that was served as much as its window holds takes 4 to 5 MB here, one that only writes up to 2 MB, and a gateway makes a
 context for each of its users.
-What can't be made again from the catalog stays: how much of special texts was taken bit by bit. Index thread only.
+What can't be made again from the catalog stays until the context's epoch is over: how much of special texts was taken bit by bit.
+Index thread only.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from gate.projections.vectors import DIM
@@ -84,6 +85,16 @@ class ContextTexts:
             return False
         self.weigh(key, text)
         return True
+
+    def end(self, account: str, ended: Iterable[tuple[bytes, int]]) -> None:
+        """Contexts, and the epochs of them that are over: nothing of these is looked for again."""
+        for id_, epoch in ended:
+            key = (account, id_)
+            if (left := self._left.get(key)) is not None and left.epoch <= epoch:
+                del self._left[key]
+            if (text := self._texts.get(key)) is not None and text.epoch <= epoch:
+                del self._texts[key]
+                self._resize(key, 0)
 
     def drop(self, account: str) -> None:
         """A tenant's end."""

@@ -206,6 +206,23 @@ def test_a_special_text_can_not_be_taken_bit_by_bit_with_a_push_out_between(desk
     assert secret in desk.near(one, "they have a lantern in the shed behind the old house of my uncle", push=two)
 
 
+def test_of_an_epoch_that_is_over_nothing_stays(desk: Desk) -> None:
+    one, two = desk.story.agent("one", tags=["see:restricted"]), desk.story.agent("two")
+    secret, ferry = desk.memory("quince brazier lantern heron mistral gantry", class_=2), desk.memory(FERRY)
+    desk.story.serve(one, secret)
+    desk.story.serve(two, ferry)
+    desk.evidence(one, "the quince stands in the shed")
+    desk.evidence(two, FERRY)  # pushes it out
+    contexts = [desk.story.context(agent) for agent in (one, two)]
+    desk.texts.end(ACCOUNT, [(ctx.id, ctx.epoch - 1) for ctx in contexts])  # of an earlier one: nothing is lost
+    assert desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t)
+    desk.evidence(one, "the brazier stands in the shed")
+    desk.evidence(two, FERRY)
+    desk.texts.end(ACCOUNT, [(ctx.id, ctx.epoch) for ctx in contexts])
+    assert not desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t)
+    assert (len(desk.texts), desk.texts.bytes) == (0, 0)
+
+
 def test_what_is_erased_is_forgotten_of_a_context_that_was_let_go_too(desk: Desk) -> None:
     one, two = desk.story.agent("one"), desk.story.agent("two")
     secret = desk.memory("quince brazier lantern heron mistral gantry ferrule isthmus", class_=2)

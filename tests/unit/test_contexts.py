@@ -171,8 +171,8 @@ def test_what_idle_contexts_had_in_their_heads_is_let_go_without_a_request_of_th
     story.ms += DAY_MS // 2
     story.serve(sessions[7], secret)
     story.ms += DAY_MS // 2 + 1
-    for _ in range(8):  # rounds of a few
-        story.t.end_idle(story.ms, 3)
+    ended = [one for _ in range(8) for one in story.t.end_idle(story.ms, 3)]  # rounds of a few
+    assert sorted(ended) == sorted((story.context(one).id, 0) for one in sessions[:7])
     contexts = [story.context(one) for one in sessions]
     assert [len(c.served) for c in contexts] == [0] * 7 + [1, 0, 0]
     assert [c.epoch for c in contexts] == [1] * 7 + [0, 0, 0]
