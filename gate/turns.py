@@ -83,30 +83,6 @@ class Crowding:
         return now - self.at >= CALM_AGAIN_S
 
 
-class Lanes(Generic[T]):
-    """Two queues with turns. What waits of a context waits in one of them, so that its order stays."""
-
-    def __init__(self) -> None:
-        self.calm, self.crowd = Turns[T](), Turns[T]()
-
-    def __bool__(self) -> bool:
-        return bool(self.calm) or bool(self.crowd)
-
-    def add(self, tenant: str, context: bytes, item: T, *, calm: bool) -> Turns[T]:
-        """Queue a request of the calm or of the crowd; returns where."""
-        if self.calm.waits(tenant, context):
-            calm = True
-        elif self.crowd.waits(tenant, context):
-            calm = False
-        lane = self.calm if calm else self.crowd
-        lane.add(tenant, context, item)
-        return lane
-
-    def take(self, tenant: str, context: bytes) -> deque[T]:
-        """All that waits of a context."""
-        return self.calm.take(tenant, context) or self.crowd.take(tenant, context)
-
-
 class Pace:
     """How much of the time the crowd has: all of it, or, while the calm are about, a third and one thing at a time."""
 
@@ -137,3 +113,57 @@ class Pace:
             yield
             if self.shared:
                 await self._sleep(min(REST_MOST_S, REST * (self._clock() - start)))
+
+
+class Lanes(Generic[T]):
+    """Two queues with turns, each with a loop that serves it. What waits of a context waits in one of them, so that its order
+    stays.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.calm, self.crowd = Turns[T](), Turns[T]()
+        self._pace = pace
+        self._wake_calm, self._wake_crowd = asyncio.Event(), asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self.calm) or bool(self.crowd)
+
+    def add(self, tenant: str, context: bytes, item: T, *, calm: bool) -> Turns[T]:
+        """Queue a request of the calm or of the crowd; returns where."""
+        if self.calm.waits(tenant, context):
+            calm = True
+        elif self.crowd.waits(tenant, context):
+            calm = False
+        lane = self.calm if calm else self.crowd
+        lane.add(tenant, context, item)
+        if calm:
+            self._pace.saw_calm()
+            self._wake_calm.set()
+        else:
+            self._wake_crowd.set()
+        return lane
+
+    def take(self, tenant: str, context: bytes) -> deque[T]:
+        """All that waits of a context."""
+        return self.calm.take(tenant, context) or self.crowd.take(tenant, context)
+
+    async def run(self, calm: Callable[[], Awaitable[None]], crowd: Callable[[bool], Awaitable[None]]) -> None:
+        """Until cancelled: `calm` serves a batch of the one queue, `crowd` one of the other, told whether the calm are about."""
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._run_calm(calm))
+            loops.create_task(self._run_crowd(crowd))
+
+    async def _run_calm(self, serve: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._wake_calm.wait()
+            self._wake_calm.clear()
+            while self.calm:
+                await serve()
+
+    async def _run_crowd(self, serve: Callable[[bool], Awaitable[None]]) -> None:
+        while True:
+            await self._wake_crowd.wait()
+            self._wake_crowd.clear()
+            while self.crowd:
+                async with self._pace.turn():
+                    await serve(self._pace.shared)

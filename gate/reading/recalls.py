@@ -53,20 +53,15 @@ class Recalls:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.asks = Lanes[Ask]()
+        self.asks = Lanes[Ask](shard.pace)
         self.records: deque[Queued] = deque()
-        self.wake_calm, self.wake_crowd, self.wake_records = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.wake_records = asyncio.Event()
         self.shown = Shown()
         self.answered = 0
         self.alarms = 0
 
     def submit(self, a: Ask) -> None:
-        calm = self.shard.intake.calm(a.principal)
-        if self.asks.add(a.principal.tenant.account, a.context.id, a, calm=calm) is self.asks.calm:
-            self.shard.pace.saw_calm()
-            self.wake_calm.set()
-        else:
-            self.wake_crowd.set()
+        self.asks.add(a.principal.tenant.account, a.context.id, a, calm=self.shard.intake.calm(a.principal))
 
     def record(self, tenant: Tenant, record: E.AnyRecord) -> None:
         """A record that nobody waits for (audit, withdrawn)."""
@@ -78,29 +73,15 @@ class Recalls:
 
     # --- decide -----------------------------------------------------------------------------------
     async def run_asks(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(self._run_calm())
-            lanes.create_task(self._run_crowd())
+        """Until cancelled: of each lane one micro-batch at a time through the index thread, whatever queued meanwhile."""
 
-    async def _run_calm(self) -> None:
-        """One micro-batch at a time through the index thread, whatever queued meanwhile."""
-        while True:
-            await self.wake_calm.wait()
-            self.wake_calm.clear()
-            while self.asks.calm:
-                await self._decide(self.asks.calm.some(QUERY_BATCH_MAX))
+        async def calm() -> None:
+            await self._decide(self.asks.calm.some(QUERY_BATCH_MAX))
 
-    async def _run_crowd(self) -> None:
-        """The same at its pace."""
-        pace = self.shard.pace
-        while True:
-            await self.wake_crowd.wait()
-            self.wake_crowd.clear()
-            while self.asks.crowd:
-                async with pace.turn():
-                    most = CROWD_ASKS_MAX if pace.shared else QUERY_BATCH_MAX
-                    await self._decide(self.asks.crowd.some(most), yielding=True)
+        async def crowd(shared: bool) -> None:
+            await self._decide(self.asks.crowd.some(CROWD_ASKS_MAX if shared else QUERY_BATCH_MAX), yielding=True)
+
+        await self.asks.run(calm, crowd)
 
     async def _decide(self, batch: list[Ask], *, yielding: bool = False) -> None:
         for a in await self._admitted(batch, self.shard.now_ms(), yielding=yielding):

@@ -36,10 +36,9 @@ class Writes:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.lanes = Lanes[Write]()
+        self.lanes = Lanes[Write](shard.pace)
         self.busy: dict[Key, deque[Write]] = {}  # contexts with drafts in a batch, and what they sent since
         self.left = Counter[Key]()  # how many of these drafts aren't prepared yet
-        self.wake_calm, self.wake_crowd = asyncio.Event(), asyncio.Event()
 
     def submit(self, w: Write) -> None:
         """Queue a draft."""
@@ -50,11 +49,7 @@ class Writes:
             self._queue(w)
 
     def _queue(self, w: Write) -> None:
-        if self.lanes.add(*_key(w), w, calm=self.shard.intake.calm(w.principal)) is self.lanes.calm:
-            self.shard.pace.saw_calm()
-            self.wake_calm.set()
-        else:
-            self.wake_crowd.set()
+        self.lanes.add(*_key(w), w, calm=self.shard.intake.calm(w.principal))
 
     @property
     def quiet(self) -> bool:
@@ -62,36 +57,23 @@ class Writes:
         return not self.lanes and not self.busy
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(self._run_calm())
-            lanes.create_task(self._run_crowd())
+        """Until cancelled. Whatever queued meanwhile is the next batch."""
+        await self.lanes.run(self._calm_batch, self._crowd_batch)
 
-    async def _run_calm(self) -> None:
-        """Whatever queued meanwhile is the next batch. Nobody waits for a context that has much to catch up with."""
-        while True:
-            await self.wake_calm.wait()
-            self.wake_calm.clear()
-            while self.lanes.calm:
-                batch = _next(self.lanes.calm, WRITE_BATCH_MAX)
-                contexts = {_key(w): w.context for w in batch}
-                late = {key for key, ctx in contexts.items() if self.shard.context_texts.behind(key, ctx) > CATCH_UP_MAX}
-                quick, slow = [w for w in batch if _key(w) not in late], [w for w in batch if _key(w) in late]
-                if slow:
-                    self._begin(slow, yielding=True)
-                if quick:
-                    await self._begin(quick).parted
+    async def _calm_batch(self) -> None:
+        """Nobody waits for a context that has much to catch up with."""
+        batch = _next(self.lanes.calm, WRITE_BATCH_MAX)
+        contexts = {_key(w): w.context for w in batch}
+        late = {key for key, ctx in contexts.items() if self.shard.context_texts.behind(key, ctx) > CATCH_UP_MAX}
+        quick, slow = [w for w in batch if _key(w) not in late], [w for w in batch if _key(w) in late]
+        if slow:
+            self._begin(slow, yielding=True)
+        if quick:
+            await self._begin(quick).parted
 
-    async def _run_crowd(self) -> None:
-        """The same at its pace."""
-        pace = self.shard.pace
-        while True:
-            await self.wake_crowd.wait()
-            self.wake_crowd.clear()
-            while self.lanes.crowd:
-                async with pace.turn():
-                    batch = _next(self.lanes.crowd, CROWD_WRITES_MAX if pace.shared else WRITE_BATCH_MAX)
-                    await self._begin(batch, yielding=True).parted
+    async def _crowd_batch(self, shared: bool) -> None:
+        batch = _next(self.lanes.crowd, CROWD_WRITES_MAX if shared else WRITE_BATCH_MAX)
+        await self._begin(batch, yielding=True).parted
 
     def _begin(self, batch: list[Write], *, yielding: bool = False) -> Work:
         for w in batch:

@@ -42,7 +42,7 @@ def test_who_has_few_requests_open_is_calm_and_who_had_more_a_moment_ago_is_not(
 
 
 def test_calm_and_crowd_have_queues_apart() -> None:
-    lanes = Lanes[str]()
+    lanes = Lanes[str](Pace())
     for i in range(100):
         lanes.add("acme", b"flood", f"flood {i}", calm=False)
     lanes.add("globex", b"calm", "calm", calm=True)
@@ -52,7 +52,7 @@ def test_calm_and_crowd_have_queues_apart() -> None:
 
 
 def test_what_waits_of_a_context_waits_in_one_queue_so_that_its_order_stays() -> None:
-    lanes = Lanes[int]()
+    lanes = Lanes[int](Pace())
     for i, calm in enumerate((True, True, False, False)):
         assert lanes.add("acme", b"growing", i, calm=calm) is lanes.calm
     assert lanes.calm.some(10) == [0, 1, 2, 3]
