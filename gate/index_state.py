@@ -5,7 +5,7 @@ by the loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -36,7 +36,7 @@ class NewMemory(msgspec.Struct, frozen=True):
 
     row: MemoryRow
     project: int
-    terms: frozenset[str]
+    terms: Collection[str]
     vector: npt.NDArray[Any]
     aside: bool
 
@@ -64,7 +64,7 @@ class TenantIndex:
             by_project.setdefault(m.project, []).append(m)
         for number, new in by_project.items():
             aside = [i for i, m in enumerate(new) if m.aside]
-            vectors = np.stack([m.vector for m in new]).astype(np.float32, copy=False)
+            vectors = np.concatenate([m.vector for m in new]).reshape(len(new), -1).astype(np.float32, copy=False)
             self.project(number).add([m.row.seq for m in new], [m.terms for m in new], vectors, aside)
 
     def erase(self, seqs: Sequence[int], tenant: Tenant) -> int:

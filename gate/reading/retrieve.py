@@ -7,7 +7,7 @@ superseded) never takes a candidate's place; matches among it are counted as wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,7 +52,7 @@ class ProjectIndex:
         return self._seqs[: self.n]
 
     def add(
-        self, seqs: list[int], terms_of: list[frozenset[str]], vectors: npt.NDArray[np.float32], aside: Sequence[int] = ()
+        self, seqs: list[int], terms_of: Sequence[Collection[str]], vectors: npt.NDArray[np.float32], aside: Sequence[int] = ()
     ) -> None:
         """The next rows; `aside` as in LexicalIndex.add."""
         need = self.n + len(seqs)

@@ -302,7 +302,7 @@ class Tenant:
             e.scope,
         )
         c.user[s] = self.users.number(e.user)
-        c.readers[s] = self.readers.number(tuple(frozenset(clause) for clause in e.readers or ()))
+        c.readers[s] = self.readers.number(tuple([frozenset(clause) for clause in e.readers])) if e.readers else 0
         c.comp[s] = self.comps.number(frozenset(e.comp))
         c.task[s], c.run[s], c.task_state[s] = _int(e.task), _int(e.run), e.task_state
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
