@@ -87,7 +87,7 @@ class Client:
 
     async def _attempt(self, subject: str, frame: Frame) -> Told | None:
         reply = f"{inbox(self.member.key)}.{next(self._numbers)}"
-        answer: asyncio.Future[Told] = self.loop.create_future()
+        answer: asyncio.Future[Told | None] = self.loop.create_future()
 
         def told(data: bytes, wire: int) -> None:
             if not self._lost():
@@ -97,12 +97,16 @@ class Client:
             if not answer.done():
                 answer.set_result(Told(frames.decode_reply(data), wire))
 
+        def send() -> None:
+            if not self.broker.request(message) and not answer.done():
+                answer.set_result(None)  # no responders
+
         self.broker.listen(reply, told)
         try:
             message = Message(subject, reply, frames.encode(frame), {HEADER: self.member.info})
             for _ in range(2 if self._lost() else 1):
                 if not self._lost():
-                    self.loop.call_later(self._late(), self.broker.request, message)
+                    self.loop.call_later(self._late(), send)
             return await asyncio.wait_for(answer, ANSWER_S)
         except TimeoutError:
             return None
