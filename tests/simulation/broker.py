@@ -135,7 +135,8 @@ class Broker:
         heard = [put for pattern, put in list(self._inboxes.items()) if covers(pattern, subject)]
         for put in heard:
             put(data, self.wire)
-        return bool(heard)
+        asked = [connection.answer_to(subject, data) for connection in list(self.connections)]
+        return bool(heard) or any(asked)
 
     # --- a gatekeeper's side ----------------------------------------------------------------------
     def take(self, connection: Connection, subject: str, data: bytes, headers: dict[str, str] | None, reply: str) -> None:
@@ -146,7 +147,8 @@ class Broker:
             return
         stream = next((s for s in self.streams.values() if covers(s.pattern, subject)), None)
         if stream is None:
-            if not self._publish(subject, data) and reply:
+            heard = [self._publish(subject, data), self.request(Message(subject, reply, data, headers))]
+            if reply and not any(heard):
                 connection.no_responders(reply)
         else:
             self._append(connection, stream, Message(subject, reply, data, headers))
@@ -292,6 +294,12 @@ class Connection:
 
     def answer(self, reply: str, body: dict[str, Any]) -> None:
         self._hand(lambda: self._answered(reply, json.dumps(body).encode()))
+
+    def answer_to(self, reply: str, data: bytes) -> bool:
+        """An answer of another, if this one has asked."""
+        if reply in self._waiting:
+            self._hand(lambda: self._answered(reply, data))
+        return reply in self._waiting
 
     def _answered(self, reply: str, answer: bytes | nats_errors.Error) -> None:
         future = self._waiting.get(reply)

@@ -17,7 +17,7 @@ from bus.testing.transport import HEADER
 
 from .broker import Broker, Message
 from .cast import Member
-from .history import Asked, HeldThat, History, LetGo, Shed, Wrote
+from .history import Asked, Erased, HeldThat, History, LetGo, Shed, Wrote
 from .plan import Plan as Drawn
 
 ANSWER_S: Final = 5.0  # one attempt, as bus.limits has it
@@ -182,7 +182,8 @@ class Client:
 
     def _acts(self) -> list[tuple[Any, int]]:
         if self.member.role == "operator":
-            return [(self.hold, 4), (self.planned, 2), (self.release, 4), (self.review, 3), (self.close, 1)]
+            acts = [(self.hold, 4), (self.planned, 2), (self.release, 4), (self.review, 3), (self.close, 1)]
+            return [*acts, (self.erase, self.common.plan.erasures)]
         if self.member.role == "ingest":
             return [(self.feed, 1)]
         return [
@@ -299,6 +300,16 @@ class Client:
             self.history.let_go.append(LetGo(self.member, self.loop.time(), self.broker.wire, memory=memory, accepted=accepted))
             frame = frames.Review(id=memory, verdict="accept" if accepted else "reject", message="looked at", request_id="v")
             await self.ask(self._op("review"), frame, ANSWER_S, again=False)
+
+    async def erase(self) -> None:
+        if memory := self._any():
+            erased = Erased(self.member, memory, self.loop.time())
+            self.history.erased.append(erased)
+            number = next(self.common.numbers)
+            frame = frames.Erase(selector=[memory], message="as its subject wants", request_id=f"e{number}")
+            told = await self.ask(self._op("erase"), frame, again=False)
+            if told is not None and isinstance(told.frame, frames.Erasure):
+                erased.wire = told.wire
 
     async def close(self) -> None:
         agents = [w.by for w in self.history.wrote if w.by.tenant == self.member.tenant and w.by.role == "agent"]
