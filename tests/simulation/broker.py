@@ -58,11 +58,12 @@ class Stream:
     size: int = 0
     max_bytes: int = 0
     last_only: bool = False
+    proposed: int = 0  # appends that a leader without a majority has taken on, and may yet store
 
     def append(self, subject: str, data: bytes, headers: dict[str, str]) -> dict[str, Any]:
         """The acknowledgement, as JetStream gives it."""
         expected = headers.get("Nats-Expected-Last-Sequence")
-        if expected is not None and int(expected) != self.last:
+        if expected is not None and (int(expected) != self.last or self.proposed):
             return {"error": WRONG_LAST}
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected is not None and int(expected) != self._last_of(subject):
@@ -75,6 +76,10 @@ class Stream:
         self.messages[self.last] = Stored(subject, data)
         self.size += len(data)
         return {"stream": self.name, "seq": self.last}
+
+    def append_late(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        self.proposed -= 1
+        self.append(subject, data, headers)
 
     def delete(self, seq: int) -> bool:
         gone = self.messages.pop(seq, None)
@@ -163,7 +168,8 @@ class Broker:
             connection.answer(m.reply, {"error": BUSY})
             return
         if fate == "late":
-            self.loop.call_later(self.chance.uniform(1, 12), stream.append, m.subject, m.data, m.headers or {})
+            stream.proposed += 1
+            self.loop.call_later(self.chance.uniform(1, 12), stream.append_late, m.subject, m.data, m.headers or {})
             return
         ack = stream.append(m.subject, m.data, m.headers or {})
         if fate == "kill after":

@@ -154,6 +154,11 @@ def janitor_only_says() -> AbstractContextManager[Any]:
     return both
 
 
+def own_proposal_is_a_refusal() -> AbstractContextManager[Any]:
+    """A leader that refuses what it has proposed itself is taken at its word."""
+    return patch.object(committer, "_WRONG_LAST", 0)
+
+
 PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "no_fence": (no_fence, 4),
     "reads_not_awaited": (reads_not_awaited, 4),
@@ -168,6 +173,7 @@ PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "fence_needs_room": (fence_needs_room, 14),
     "tenants_mixed": (tenants_mixed, 0),
     "index_keeps_erased": (index_keeps_erased, 2),
+    "own_proposal_is_a_refusal": (own_proposal_is_a_refusal, 14),
     "janitor_only_says": (janitor_only_says, 6),
 }
 
