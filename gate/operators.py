@@ -44,6 +44,7 @@ from bus.frames import (
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
+from gate.containment.plans import seen_of
 from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
@@ -55,6 +56,7 @@ from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.columns import NEVER_MS, REVIEWS
+from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.writing.redact import redact
@@ -101,7 +103,7 @@ class Operators:
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():
-                return self._trace(p, req)
+                return await self._trace(p, req)
             case Why():
                 return await self._why(p, req)
             case ContextRequest():
@@ -165,36 +167,37 @@ class Operators:
         )
 
     # --- trace ------------------------------------------------------------------------------------
-    def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
+    async def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
         t = p.tenant
         root = resolve(p, req.id)
         if req.hops is not None and not 0 <= req.hops <= HOPS_MAX:
             raise Refused("out_of_range", field="hops", limit=HOPS_MAX)
         kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
-        graph = t.down if req.direction == "down" else t.up
-        closure = graph.closure([root], kinds, req.hops)
-        depth = dict(zip(closure.nodes.tolist(), closure.depth.tolist(), strict=True))
-        seen = sorted((s for s in depth if decide(p, s)), key=lambda s: (depth[s], s))
+        plans = self.shard.holds.plans
+        closure, _ = await plans.closure(t, [root], kinds, up=req.direction != "down", hops=req.hops)
+        seen = seen_of(p, closure)
         start = max(0, req.cursor)
-        page = seen[start : start + PAGE_ITEMS_MAX]
-        on_page = set(page)
-        edges = [
-            Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=round(e.confidence / 255, 2))
-            for s in page
-            for e in t.up.edges_of(s)
-            if e.kind in kinds and e.node in depth and (e.node in on_page or decide(p, e.node))
-        ]
+        page, depth = (x[start : start + PAGE_ITEMS_MAX].tolist() for x in seen)
+        reached = set(closure.nodes.tolist())
+        edges: list[Edge] = []
+        for s in page:
+            edges += [
+                Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=_share(e.confidence))
+                for e in t.up.edges_of(s)
+                if e.kind in kinds and e.node in reached and decide(p, e.node)
+            ]
+            await asyncio.sleep(0)
         return TraceAnswer(
             agent=p.key,
             request_id=req.request_id,
             root=t.memory_id(root),
             direction=req.direction,
-            nodes=[self.shard.holds.plans.member(t, s, depth[s]) for s in page],
+            nodes=[plans.member(t, s, n) for s, n in zip(page, depth, strict=True)],
             edges=edges,
-            count=len(depth),
-            elsewhere=len(depth) - len(seen),
+            count=len(reached),
+            elsewhere=len(reached) - len(seen.nodes),
             position=t.position,
-            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen) else None,
+            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen.nodes) else None,
         )
 
     # --- why --------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ class Operators:
                     from_=t.memory_id(x.parent),
                     to=t.memory_id(s),
                     kind=E.EDGE_KINDS[x.kind],
-                    confidence=round(x.confidence / 255, 2),
+                    confidence=_share(x.confidence),
                 )
                 for x in e.edges
                 if decide(p, x.parent)
@@ -337,7 +340,6 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels = ctx.labels
         shown = labels_here(p, labels.comp)
@@ -361,6 +363,7 @@ class Operators:
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms = self.shard.now_ms()
+        _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)
         await self.shard.sequencer.commit(
             p.tenant,
@@ -398,12 +401,22 @@ class Operators:
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
 
-def _may_close(p: Principal, ctx: Context) -> None:
-    """A close sheds the labels of all that the context was served: by who answers for every project that its agents read in."""
-    t, at = p.tenant, p.tenant.columns.at
+def _share(confidence: int) -> float:
+    return round(confidence / 255, 2)
+
+
+def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:
+    """A close sheds the labels of all that the context was served, and ends its notes: by who may see all of it."""
+    if p.role == "supervisor":
+        return
+    t, at, labels = p.tenant, p.tenant.columns.at, ctx.labels
     projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
-    if p.role != "supervisor" and not all(has_project(p, name) for name in projects):
+    if MANY in labels.comp or len(labels_here(p, labels.comp)) < len(labels.comp):  # of what fell out of its window, too
+        raise Refused("context_elsewhere", field="agent")
+    notes = of_session(t, ctx, now_ms)
+    seen = labels.cls <= p.rights.clearance and len(visible_rows(p, notes)) == len(notes)
+    if not seen or not all(has_project(p, name) for name in projects):
         raise Refused("context_elsewhere", field="agent")
 
 
