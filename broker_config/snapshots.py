@@ -93,9 +93,8 @@ class Snapshots:
         with alone_in(parent):
             if target.exists():
                 raise Conflict(f"{target} is there already.", reason="snapshot_exists", advice="Give another name.")
-            for left in parent.glob(".*.part"):  # of one that was killed
-                shutil.rmtree(left)
-            part = target.with_name(f".{target.name}.part")
+            _sweep(parent)
+            part = _part_of(target)
             private_folder(part)
             before = self._newest(parent)
             if before is not None:
@@ -210,19 +209,30 @@ class Snapshots:
 
     def prune(self, keep: int, prefix: str = "") -> list[str]:
         """Remove all but the newest `keep` of the home's snapshots whose names begin so; their names. Segments that others share
-        stay with them.
+        stay with them; what is left of one whose making or removal was killed goes, too.
         """
         if not self.home.snapshots.exists():
             return []
         with alone_in(self.home.snapshots):
             gone = [copy for copy in self.all() if copy.manifest.name.startswith(prefix)][:-keep]
             for copy in gone:
-                (copy.folder / MANIFEST).unlink()  # from here on it counts no more
-                shutil.rmtree(copy.folder)
+                copy.folder.rename(_part_of(copy.folder))  # from here on it counts no more
+            _sweep(self.home.snapshots)
         return [copy.manifest.name for copy in gone]
 
 
 # --- files --------------------------------------------------------------------------------------------
+def _part_of(folder: Path) -> Path:
+    """Where a snapshot lies while it is made or removed; an erasure deletes it, too (gate.snapshots.files)."""
+    return folder.with_name(f".{folder.name}.part")
+
+
+def _sweep(parent: Path) -> None:
+    """Delete what has been cut off there: of one that was killed while it was made, or removed."""
+    for left in parent.glob(".*.part"):
+        shutil.rmtree(left)
+
+
 def whole_in(parent: Path) -> list[Copy]:
     """Snapshots under a folder, oldest first; what isn't whole, or whose manifest can't be read, is none."""
     found = []
@@ -330,6 +340,12 @@ def result(ended: Ended, *, found_is_fine: bool = False) -> dict[str, Any]:
     if (ended.code == 0 or (found_is_fine and ended.code == 1)) and ended.last:
         return ended.last
     said = ended.last
+    if ended.code < 0 and not said:
+        raise Unavailable(
+            f"The gatekeeper's program was killed at its work (signal {-ended.code}). What it had begun counts for nothing.",
+            reason="program_killed",
+            advice="Give the command again. If it is killed again, see whether the machine has run out of memory.",
+        )
     kind: type[CordonError] = Unavailable if ended.code == EXIT_UNAVAILABLE or not said else Rejected
     raise kind(
         str(said.get("message", f"The gatekeeper's program ended with {ended.code}.")),

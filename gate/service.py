@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from bus.errors import ConfigError, CordonError
 from bus.identity import RegistryEntry, UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
-from bus.servers import SERVER_VERSION_MIN, Servers, Troubles, servers
+from bus.servers import KEPT_PING_S, SERVER_VERSION_MIN, Servers, Troubles, servers
 from gate.clock import SteadyClock
 from gate.config import DRAIN_S, NOTICE_AGAIN_S
 from gate.event_loop import loop_factory
@@ -105,6 +105,7 @@ async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
         pending_size=64 << 20,
         max_reconnect_attempts=-1,
         reconnect_time_wait=RECONNECT_FIRST_S,  # type: ignore[arg-type]  # seconds of any kind, it sleeps for them
+        ping_interval=KEPT_PING_S,
         name="cordon-gatekeeper",
         flusher_queue_size=65_536,
     )

@@ -27,6 +27,8 @@ DEPOSED_S: Final = 15.0
 REFUSALS_MAX: Final = 5  # an error that isn't about space may pass (a leader election, a configuration being changed)
 FUTILE_MAX: Final = 2  # once may be an answer that came too late
 HEADER_BYTES: Final = 256  # nats-py's own size check forgets the headers; the broker counts them and drops the connection
+# Another append is there, or this very one is under way: a leader that lost the others refuses what it has proposed itself.
+_WRONG_LAST: Final = 10071
 _STORE_FAILED: Final = 10077  # carries the store's own words
 _NO_SPACE: Final = frozenset({10023, 10028, 10047})  # insufficient resources, memory and storage resources exceeded
 _TOO_LARGE: Final = 10054  # over the stream's max_msg_size
@@ -124,7 +126,7 @@ class Committer:
                 if found:
                     return self.last_seq + 1
                 self._futile += found is False and ack is None
-                if found is False and ack is not None and ack.error is not None:
+                if found is False and ack is not None and ack.error is not None and ack.error.err_code != _WRONG_LAST:
                     refusals += 1
                     self._give_up(ack.error, refusals)
             self.retries += 1

@@ -1,4 +1,6 @@
-"""Three rendered servers with TLS on this machine's loopback and two gatekeepers on them: real processes, killed and stopped."""
+"""Three rendered servers with TLS on this machine's loopback and two gatekeepers on them: real processes, killed, stopped, and
+cut off from each other.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_config import layouts
 from broker_config.control import Control
-from broker_config.home import Home
+from broker_config.home import Home, free_port
 from broker_config.processes import read_pid, spawn, stop_child
 from broker_config.server import find_server
 from broker_config.trust import Trust
 from bus.errors import Unavailable
 from gate.lease import TAKE_OVER_S
 
+from .ledger_server import Relay
 from .stored import core_client
 from .world import World, until
 
@@ -60,6 +63,16 @@ class Gatekeeper:
 
 
 @dataclass
+class Lines:
+    """What can fail between machines. `routes`: between the first server and both others; `gates`: between the first gatekeeper
+    and the first server, and between the second ones.
+    """
+
+    routes: Relay
+    gates: tuple[Relay, Relay]
+
+
+@dataclass
 class Cluster:
     """`world.home` holds the keys; `nodes` are the servers' folders by name."""
 
@@ -67,6 +80,8 @@ class Cluster:
     nodes: dict[str, Path]
     gates: list[Gatekeeper]
     servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    urls: tuple[str, ...] = ()
+    lines: Lines | None = None
 
     def start_server(self, name: str) -> None:
         folder = self.nodes[name]
@@ -112,19 +127,30 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
-    """Rendered, started, its streams made, one gatekeeper serving and one standing by. Removed at the end."""
+async def cluster(*, relayed: bool = False) -> AsyncIterator[Cluster]:
+    """Rendered, started, its streams made, one gatekeeper serving and one standing by. Removed at the end.
+
+    `relayed`: with `lines`; the first server and the first gatekeeper are then reached through them alone, and the home's own
+    clients are on the side of the other two.
+    """
     folder = Path(tempfile.mkdtemp(prefix="cordon-cluster-"))
     home = Home(folder / "home")
     home.create()
     Trust(home, time.time).create()
-    done = layouts.render(home, "three", layouts.trial_nodes("three"), folder / "rendered")
+    nodes = layouts.trial_nodes("three")
+    done = layouts.render(home, "three", nodes, folder / "rendered")
+    stack = AsyncExitStack()
+    lines = await _relayed(stack, nodes, done.nodes) if relayed else None
+    where = [f"tls://127.0.0.1:{relay.port}" for relay in lines.gates] if lines else 2 * [home.url]
+    if lines:
+        home.point_to(done.urls[1:], "ca.crt")
     gates = []
-    for name in ("one", "two"):
+    for name, url in zip(("one", "two"), where, strict=True):
         data = shutil.copytree(done.gate, folder / name)
-        command = [sys.executable, "-m", "gate", "--home", str(data), "--nats", home.url, "--ca", str(data / "ca.crt")]
+        command = [sys.executable, "-m", "gate", "--home", str(data), "--nats", url, "--ca", str(data / "ca.crt")]
         gates.append(Gatekeeper(data, command))
-    made = Cluster(World(home), {f"{layouts.CLUSTER}-{i}": path for i, path in enumerate(done.nodes, 1)}, gates)
+    names = {f"{layouts.CLUSTER}-{i}": path for i, path in enumerate(done.nodes, 1)}
+    made = Cluster(World(home), names, gates, urls=done.urls, lines=lines)
     try:
         for name in made.nodes:
             made.start_server(name)
@@ -136,7 +162,24 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
     finally:
         made.stop()
+        await stack.aclose()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _relayed(stack: AsyncExitStack, nodes: Sequence[layouts.Node], folders: Sequence[Path]) -> Lines:
+    """Servers tell each other where the others are: so the first knows no true address of another, and none its own."""
+    routes = await stack.enter_async_context(Relay(nodes[0].route_port))
+    gates = [await stack.enter_async_context(Relay(node.client_port)) for node in nodes[:2]]
+    nowhere = free_port()
+    for i, folder in enumerate(folders):
+        conf = folder / "server.conf"
+        text = conf.read_text()
+        for j, node in enumerate(nodes):
+            seen = routes.port if j == 0 else nowhere if i == 0 else node.route_port
+            text = text.replace(f"nats-route://127.0.0.1:{node.route_port}", f"nats-route://127.0.0.1:{seen}")
+        known_as = f"127.0.0.1:{nowhere if i else routes.port}"
+        conf.write_text(text.replace("  no_advertise: true", f'  advertise: "{known_as}"\n  no_advertise: true'))
+    return Lines(routes, (gates[0], gates[1]))
 
 
 async def until_streams(home: Home, replicas: int) -> None:

@@ -12,7 +12,7 @@ from .world import World
 
 STEPS_PER_START = 4  # at five deaths within a minute the supervisor gives up
 
-# The head of a program: `around(owner, name, before=STEP, after=STEP, when=of its arguments)`.
+# The head of a program `--home HOME …`: `around(owner, name, before=STEP, after=STEP, when=of its positional arguments)`.
 AROUND = """
 import functools, inspect, os, signal, sys
 from pathlib import Path
@@ -26,15 +26,15 @@ def at(step, when=lambda *a: True, args=()):
 def around(owner, name, before="", after="", when=lambda *a: True):
     f = getattr(owner, name)
     if inspect.iscoroutinefunction(f):
-        async def wrapper(*args):
+        async def wrapper(*args, **named):
             at(before, when, args)
-            result = await f(*args)
+            result = await f(*args, **named)
             at(after, when, args)
             return result
     else:
-        def wrapper(*args):
+        def wrapper(*args, **named):
             at(before, when, args)
-            result = f(*args)
+            result = f(*args, **named)
             at(after, when, args)
             return result
     setattr(owner, name, functools.wraps(f)(wrapper))

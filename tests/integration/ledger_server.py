@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +113,27 @@ async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20)
 
 
 class Relay:
-    """A line that can fail between client and server: `swallow` drops the server's words, `cut` drops the line."""
+    """A line that can fail between client and server, or server and server.
+
+    `swallow` drops the server's words and `cut` drops the line. `hold` makes packets of both sides wait, as on a network that
+    loses them all for a while and whose ends send them again; `lose` is for good, with the line looking as if it stood: what a
+    firewall does that has forgotten a connection. Neither end is told.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
+        self._flows = asyncio.Event()  # of connections to come
+        self._flows.set()
+        self._writers: dict[asyncio.StreamWriter, asyncio.Event] = {}
         self.swallow = False
+        self.port = 0
         self.url = ""
 
     async def __aenter__(self) -> Relay:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        self.url = f"nats://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,21 +146,41 @@ class Relay:
             writer.transport.abort()
         self._writers.clear()
 
+    def hold(self) -> None:
+        self._flows.clear()
+
+    def flow(self) -> None:
+        self._flows.set()
+
+    def lose(self) -> None:
+        """The connections that stand now, not those to come."""
+        self._flows.clear()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writers += [writer, up_writer]
+        flows = self._writers[writer] = self._flows
         try:
-            await asyncio.gather(self._pump(reader, up_writer, down=False), self._pump(up_reader, writer, down=True))
-        finally:
+            await flows.wait()
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except (OSError, asyncio.CancelledError):  # the server is down, or the test is over
             writer.transport.abort()
-            up_writer.transport.abort()
+            return
+        self._writers[up_writer] = flows
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pump(reader, up_writer, down=False), self._pump(up_reader, writer, down=True))
+        writer.transport.abort()
+        up_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, down: bool) -> None:
+        flows = self._writers[writer]
         try:
             while data := await reader.read(65_536):
+                await flows.wait()
                 if not (down and self.swallow):
                     writer.write(data)
                     await writer.drain()
+            await flows.wait()  # that an end hung up isn't told either
         except ConnectionError:
             return
         finally:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-import nats
 from nats.aio.client import Client
 
 from broker_config import claims
@@ -55,11 +54,8 @@ async def any_right(home: Home) -> AsyncIterator[Client]:
     jwt = claims.user_jwt(user.public, "thief", signing, core.public, int(time.time()), permissions=everything)
     path = home.path.parent / "thief.creds"
     path.write_text(creds_text(jwt, user))
-    nc = await nats.connect(home.url, user_credentials=str(path))
-    try:
+    async with connected(home.url, path, home.ca_file) as nc:
         yield nc
-    finally:
-        await nc.close()
 
 
 async def streams(home: Home) -> Streams:

@@ -1,10 +1,9 @@
 """A broker in memory: subjects, and of JetStream what a ledger rests on. Deterministic; its faults are drawn by who owns it.
 
-Semantics are nats-server's, written down from what tests/integration/test_ledger.py shows of it (nothing holds one to the other):
-a message is stored with the next sequence, or not at all; an expectation that doesn't fit is error 10071; a stream without room
-refuses (10077, discard new) and keeps what it has; deleted sequences stay gaps; a pull consumer delivers in order. A connection
-is one FIFO each way: what was sent on it arrives in order or, when it is cut, not at all; what is published while it is down
-leaves when it is up again, as nats-py does it.
+Semantics are nats-server's, to which test_broker_contract holds it: a message is stored with the next sequence, or not at all; an
+expectation that doesn't fit is error 10071; a stream without room refuses (10077, discard new) and keeps what it has; deleted
+sequences stay gaps; a pull consumer delivers in order. A connection is one FIFO each way: what was sent on it arrives in order
+or, when it is cut, not at all; what is published while it is down leaves when it is up again, as nats-py does it.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ WRONG_LAST: Final = {"code": 400, "err_code": 10071, "description": "wrong last 
 NO_ROOM: Final = {"code": 503, "err_code": 10077, "description": "maximum bytes exceeded"}
 NO_STREAM: Final = {"code": 404, "err_code": 10059, "description": "stream not found"}
 NO_MESSAGE: Final = {"code": 404, "err_code": 10037, "description": "no message found"}
+PULL_ENDED: Final = {"Status": "408", "Description": "Request Timeout"}
+PULL_FULL: Final = {"Status": "409", "Description": "Batch Completed"}
+LAST_ONLY: Final = ("ERASED", "OWNER")  # max_msgs_per_subject: 1, as broker_config.streams makes them
 BUSY: Final = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
 
 
@@ -47,7 +49,7 @@ class Stored(NamedTuple):
 
 @dataclass
 class Stream:
-    """`max_bytes` 0 = no limit."""
+    """`max_bytes` 0 = no limit. `last_only`: of each subject."""
 
     name: str
     pattern: str
@@ -55,21 +57,29 @@ class Stream:
     last: int = 0
     size: int = 0
     max_bytes: int = 0
+    last_only: bool = False
+    proposed: int = 0  # appends that a leader without a majority has taken on, and may yet store
 
     def append(self, subject: str, data: bytes, headers: dict[str, str]) -> dict[str, Any]:
         """The acknowledgement, as JetStream gives it."""
         expected = headers.get("Nats-Expected-Last-Sequence")
-        if expected is not None and int(expected) != self.last:
+        if expected is not None and (int(expected) != self.last or self.proposed):
             return {"error": WRONG_LAST}
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected is not None and int(expected) != self._last_of(subject):
             return {"error": WRONG_LAST}
         if self.max_bytes and self.size + len(data) > self.max_bytes:
             return {"error": NO_ROOM}
+        if self.last_only:
+            self.delete(self._last_of(subject))
         self.last += 1
         self.messages[self.last] = Stored(subject, data)
         self.size += len(data)
         return {"stream": self.name, "seq": self.last}
+
+    def append_late(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        self.proposed -= 1
+        self.append(subject, data, headers)
 
     def delete(self, seq: int) -> bool:
         gone = self.messages.pop(seq, None)
@@ -101,7 +111,7 @@ class Broker:
     """`fate` is asked for each message to a stream. `seen` gets what a gatekeeper publishes, in the order of the wire."""
 
     def __init__(self, streams: dict[str, str], chance: random.Random, latency_s: float) -> None:
-        self.streams = {name: Stream(name, pattern) for name, pattern in streams.items()}
+        self.streams = {name: Stream(name, pattern, last_only=name.startswith(LAST_ONLY)) for name, pattern in streams.items()}
         self.chance, self.latency_s = chance, latency_s
         self.loop = asyncio.get_running_loop()
         self.connections: list[Connection] = []
@@ -118,18 +128,20 @@ class Broker:
     def forget(self, pattern: str) -> None:
         self._inboxes.pop(pattern, None)
 
-    def request(self, message: Message) -> None:
-        """A client's request reaches whoever serves its subject."""
-        for connection in list(self.connections):
-            connection.receive(message)
+    def request(self, message: Message) -> bool:
+        """A client's request reaches whoever serves its subject; False: nobody does, and the client is told."""
+        reached = [connection.receive(message) for connection in list(self.connections)]
+        return any(reached)
 
-    def _publish(self, subject: str, data: bytes) -> None:
-        """An answer or a push of a gatekeeper."""
+    def _publish(self, subject: str, data: bytes) -> bool:
+        """An answer or a push of a gatekeeper; whether anybody hears it."""
         self.wire += 1
         self.seen(subject, data, self.wire)
-        for pattern, put in list(self._inboxes.items()):
-            if covers(pattern, subject):
-                put(data, self.wire)
+        heard = [put for pattern, put in list(self._inboxes.items()) if covers(pattern, subject)]
+        for put in heard:
+            put(data, self.wire)
+        asked = [connection.answer_to(subject, data) for connection in list(self.connections)]
+        return bool(heard) or any(asked)
 
     # --- a gatekeeper's side ----------------------------------------------------------------------
     def take(self, connection: Connection, subject: str, data: bytes, headers: dict[str, str] | None, reply: str) -> None:
@@ -140,7 +152,9 @@ class Broker:
             return
         stream = next((s for s in self.streams.values() if covers(s.pattern, subject)), None)
         if stream is None:
-            self._publish(subject, data)
+            heard = [self._publish(subject, data), self.request(Message(subject, reply, data, headers))]
+            if reply and not any(heard):
+                connection.no_responders(reply)
         else:
             self._append(connection, stream, Message(subject, reply, data, headers))
 
@@ -154,7 +168,8 @@ class Broker:
             connection.answer(m.reply, {"error": BUSY})
             return
         if fate == "late":
-            self.loop.call_later(self.chance.uniform(1, 12), stream.append, m.subject, m.data, m.headers or {})
+            stream.proposed += 1
+            self.loop.call_later(self.chance.uniform(1, 12), stream.append_late, m.subject, m.data, m.headers or {})
             return
         ack = stream.append(m.subject, m.data, m.headers or {})
         if fate == "kill after":
@@ -197,6 +212,9 @@ class Broker:
             ack = f"$JS.ACK.{stream.name}.{name}.1.{seq}.{at + 1}.0.{len(there) - at - 1}"
             connection.deliver(reply, Message(stream.messages[seq].subject, ack, stream.messages[seq].data))
             self._consumers[name] = (stream, seq + 1)
+        full = len(there) >= int(ask["batch"])  # else it waits, and what comes in the meantime is the next pull's
+        end = Message(reply, "", b"", dict(PULL_FULL if full else PULL_ENDED))
+        self.loop.call_later(0 if full else ask["expires"] / 1e9, connection.deliver, reply, end)
 
 
 class _Answer(NamedTuple):
@@ -283,19 +301,33 @@ class Connection:
     def answer(self, reply: str, body: dict[str, Any]) -> None:
         self._hand(lambda: self._answered(reply, json.dumps(body).encode()))
 
-    def _answered(self, reply: str, data: bytes) -> None:
+    def answer_to(self, reply: str, data: bytes) -> bool:
+        """An answer of another, if this one has asked."""
+        if reply in self._waiting:
+            self._hand(lambda: self._answered(reply, data))
+        return reply in self._waiting
+
+    def _answered(self, reply: str, answer: bytes | nats_errors.Error) -> None:
         future = self._waiting.get(reply)
-        if future is not None and not future.done():
-            future.set_result(_Answer(data))
+        if future is None or future.done():
+            return
+        if isinstance(answer, bytes):
+            future.set_result(_Answer(answer))
+        else:
+            future.set_exception(answer)
+
+    def no_responders(self, reply: str) -> None:
+        self._hand(lambda: self._answered(reply, nats_errors.NoRespondersError()))
 
     def deliver(self, inbox: str, message: Message) -> None:
         self._hand(lambda: self._called(self._subscriptions.get(inbox), message))
 
-    def receive(self, message: Message) -> None:
-        """A client's request, if anything here is subscribed to it."""
+    def receive(self, message: Message) -> bool:
+        """A client's request, if anything here is subscribed to it; whether it is."""
         cb = next((cb for pattern, cb in self._subscriptions.items() if covers(pattern, message.subject)), None)
         if cb is not None:
             self._hand(lambda: self._called(cb, message))
+        return cb is not None and self.is_connected
 
     @staticmethod
     def _called(cb: Inward | None, message: Message) -> None:

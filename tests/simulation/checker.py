@@ -47,6 +47,10 @@ class Kept:
     def strong(self) -> list[int]:
         return [parent for kind, parent, _ in self.meta.get("edges", []) if kind in STRONG]
 
+    def says(self, text: str) -> bool:
+        """An erased one contradicts nobody."""
+        return not self.event.body or self.event.body["content"] == text
+
     @property
     def in_review(self) -> bool:
         return self.review == "reject" or (self.held_at_write and not self.review)
@@ -74,9 +78,13 @@ class Model:
     parts: dict[bytes, dict[int, Event]] = field(default_factory=lambda: defaultdict(dict))
     keys: dict[bytes, int] = field(default_factory=dict)
     superseded: dict[int, int] = field(default_factory=dict)
+    erased: set[int] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
 
     def held(self, seq: int) -> bool:
+        return seq not in self.erased and self.kept_back(seq)
+
+    def kept_back(self, seq: int) -> bool:
         return self.memories[seq].in_review or any(seq in c and not c.released for c in self.cases.values())
 
     # --- events -----------------------------------------------------------------------------------
@@ -90,6 +98,8 @@ class Model:
                 self.parts[e.meta["case"]].setdefault(e.meta["part"], e)
             case "case_opened":
                 self._opened(e)
+            case "memory_erased":
+                self.erased |= set(members([e.meta["deltas"]]))
             case "case_released":
                 self.cases[e.meta["case"]].released = True
 
@@ -169,6 +179,7 @@ class Seen:
     streams: dict[str, dict[int, bytes]]
     accounts: dict[str, str]
     members: dict[str, Member]
+    stripped: dict[int, bytes] = field(default_factory=dict)  # what stands for blocks of the ledger that lost a text
     models: dict[str, Model] = field(default_factory=lambda: defaultdict(Model))
 
     def counts(self) -> dict[str, int]:
@@ -179,6 +190,7 @@ class Seen:
             "recalls": len(h.asked),
             "holds": len(h.holds),
             "blocks": len(self.streams["LEDGER_0"]),
+            "erasures": sum(e.wire is not None for e in h.erased),
             "copies": sum(bool(w.copied and w.receipt) for w in h.wrote),
         }
 
@@ -186,7 +198,7 @@ class Seen:
 def check(seen: Seen) -> list[str]:
     """What is wrong; empty if nothing is."""
     try:
-        found = read(seen.streams["LEDGER_0"], seen.streams["READS_0"])
+        found = read({**seen.stripped, **seen.streams["LEDGER_0"]}, seen.streams["READS_0"])
     except Broken as e:
         return [f"the streams: {e}"]
     for event in found.events:
@@ -197,6 +209,7 @@ def check(seen: Seen) -> list[str]:
     wrong += _recorded(seen, found)
     wrong += _held_is_withheld(seen)
     wrong += _laundered(seen)
+    wrong += _erased(seen)
     return wrong
 
 
@@ -208,10 +221,14 @@ def _stored(seen: Seen) -> list[str]:
         asked[w.by.tenant, w.by.key, w.project, w.draft.content] = w
     times = Counter[tuple[str, str, str, str]]()
     ids: dict[tuple[str, str], Kept] = {}
+    told = {(w.by.tenant, w.receipt.id): w.draft.content for w in seen.history.wrote if w.receipt}
     for tenant, model in seen.models.items():
         for kept in model.memories.values():
             ids[tenant, kept.id] = kept
-            what = (tenant, kept.meta["key"], kept.meta["project"], kept.event.body["content"])
+            if not kept.event.body and kept.event.seq not in model.erased:
+                wrong.append(f"{kept.id} of {tenant} has lost its text, and nobody erased it")
+            text = kept.event.body["content"] if kept.event.body else told[tenant, kept.id]
+            what = (tenant, kept.meta["key"], kept.meta["project"], text)
             times[what] += 1
             if what not in asked:
                 wrong.append(f"{kept.id} of {tenant} was never asked for like that")
@@ -224,7 +241,7 @@ def _stored(seen: Seen) -> list[str]:
         there = ids.get((w.by.tenant, w.receipt.id))
         if there is None:
             wrong.append(f"acknowledged and lost: {w.receipt.id} of {w.by.tenant}")
-        elif (there.event.body["content"], there.meta["key"], there.meta["project"]) != (w.draft.content, w.by.key, w.project):
+        elif (there.meta["key"], there.meta["project"]) != (w.by.key, w.project) or not there.says(w.draft.content):
             wrong.append(f"{w.receipt.id} isn't what {w.by.name} of {w.by.tenant} wrote")
         elif there.event.seq != w.receipt.position or there.meta["trust"] != round(w.receipt.trust * 1000):
             wrong.append(f"the receipt of {w.receipt.id} doesn't say what is stored")
@@ -322,9 +339,38 @@ def _laundered(seen: Seen) -> list[str]:
                 its = ids[item.memory.id].meta
                 if mine.meta["floor"] > min(its["trust"], its["floor"]):
                     wrong.append(f"{mine.id} has the floor {mine.meta['floor']}, after a recall of {item.memory.id}: laundered")
-                if w.copied == item.memory.id and mine.meta["trust"] > its["trust"]:
+                gone = any(e.memory == w.copied and e.sent_s < w.told_s for e in seen.history.erased)  # and unknown since
+                if w.copied == item.memory.id and mine.meta["trust"] > its["trust"] and not gone:
                     wrong.append(f"{mine.id} repeats {w.copied} and has more trust: laundered")
     return list(dict.fromkeys(wrong))
+
+
+def _erased(seen: Seen) -> list[str]:
+    """What is erased was to be; from its receipt on nobody is served it, its text is in no stream, and who asks is told."""
+    wrong = []
+    wanted = {(e.by.tenant, e.memory) for e in seen.history.erased}
+    done = {(e.by.tenant, e.memory): e.wire for e in seen.history.erased if e.wire is not None}
+    gone = {(name, model.memories[seq].id) for name, model in seen.models.items() for seq in model.erased}
+    wrong += [f"{id_} of {tenant} was erased, and nobody asked for it" for tenant, id_ in gone - wanted]
+    wrong += [f"the erasure of {id_} of {tenant} was acknowledged and isn't in the ledger" for tenant, id_ in done.keys() - gone]
+    for a in seen.history.asked:
+        for id_ in a.recall.ids:
+            if done.get((a.by.tenant, id_), a.wire) < a.wire:
+                wrong.append(f"{id_} of {a.by.tenant} was admitted after the receipt of its erasure")
+        if a.probe is not None:
+            known = [id_ for id_ in a.probe if (a.by.tenant, id_) in gone]
+            if a.recall.withheld.get("erased", 0) != len(known):
+                wrong.append(f"{a.by.name} is told of {a.recall.withheld.get('erased', 0)} erased, {len(known)} are")
+    return wrong + texts_left(seen.history, {n: b"".join(s.values()) for n, s in seen.streams.items()})
+
+
+def texts_left(history: History, places: dict[str, bytes]) -> list[str]:
+    """Where erased texts still are. One that somebody repeats in a memory of his own isn't looked for: that one stays."""
+    erased = {(e.by.tenant, e.memory) for e in history.erased if e.wire is not None}
+    texts = [w.draft.content for w in history.wrote if w.receipt and (w.by.tenant, w.receipt.id) in erased]
+    others = [w.draft.content for w in history.wrote]
+    alone = [text.encode() for text in texts if sum(text in other for other in others) == 1]
+    return [f"an erased text is left in {name}: {text[:40]!r}" for text in alone for name, data in places.items() if text in data]
 
 
 def _shed_between(history: History, by: Member, from_s: float, to_s: float) -> bool:

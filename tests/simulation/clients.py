@@ -17,7 +17,7 @@ from bus.testing.transport import HEADER
 
 from .broker import Broker, Message
 from .cast import Member
-from .history import Asked, HeldThat, History, LetGo, Shed, Wrote
+from .history import Asked, Erased, HeldThat, History, LetGo, Shed, Wrote
 from .plan import Plan as Drawn
 
 ANSWER_S: Final = 5.0  # one attempt, as bus.limits has it
@@ -87,7 +87,7 @@ class Client:
 
     async def _attempt(self, subject: str, frame: Frame) -> Told | None:
         reply = f"{inbox(self.member.key)}.{next(self._numbers)}"
-        answer: asyncio.Future[Told] = self.loop.create_future()
+        answer: asyncio.Future[Told | None] = self.loop.create_future()
 
         def told(data: bytes, wire: int) -> None:
             if not self._lost():
@@ -97,12 +97,16 @@ class Client:
             if not answer.done():
                 answer.set_result(Told(frames.decode_reply(data), wire))
 
+        def send() -> None:
+            if not self.broker.request(message) and not answer.done():
+                answer.set_result(None)  # no responders
+
         self.broker.listen(reply, told)
         try:
             message = Message(subject, reply, frames.encode(frame), {HEADER: self.member.info})
             for _ in range(2 if self._lost() else 1):
                 if not self._lost():
-                    self.loop.call_later(self._late(), self.broker.request, message)
+                    self.loop.call_later(self._late(), send)
             return await asyncio.wait_for(answer, ANSWER_S)
         except TimeoutError:
             return None
@@ -178,7 +182,8 @@ class Client:
 
     def _acts(self) -> list[tuple[Any, int]]:
         if self.member.role == "operator":
-            return [(self.hold, 4), (self.planned, 2), (self.release, 4), (self.review, 3), (self.close, 1)]
+            acts = [(self.hold, 4), (self.planned, 2), (self.release, 4), (self.review, 3), (self.close, 1)]
+            return [*acts, (self.erase, self.common.plan.erasures)]
         if self.member.role == "ingest":
             return [(self.feed, 1)]
         return [
@@ -295,6 +300,16 @@ class Client:
             self.history.let_go.append(LetGo(self.member, self.loop.time(), self.broker.wire, memory=memory, accepted=accepted))
             frame = frames.Review(id=memory, verdict="accept" if accepted else "reject", message="looked at", request_id="v")
             await self.ask(self._op("review"), frame, ANSWER_S, again=False)
+
+    async def erase(self) -> None:
+        if memory := self._any():
+            erased = Erased(self.member, memory, self.loop.time())
+            self.history.erased.append(erased)
+            number = next(self.common.numbers)
+            frame = frames.Erase(selector=[memory], message="as its subject wants", request_id=f"e{number}")
+            told = await self.ask(self._op("erase"), frame, again=False)
+            if told is not None and isinstance(told.frame, frames.Erasure):
+                erased.wire = told.wire
 
     async def close(self) -> None:
         agents = [w.by for w in self.history.wrote if w.by.tenant == self.member.tenant and w.by.role == "agent"]

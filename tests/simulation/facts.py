@@ -34,6 +34,9 @@ def facts(shard: Shard) -> dict[str, Any]:
 
 def _tenant(t: Tenant) -> dict[str, Any]:
     found = {name: plain(value) for name, value in vars(t).items() if name not in LEFT_OUT}
+    for erasure in found["erasures"].values():  # how far this process has got
+        for progress in ("purged", "blocks", "trouble"):
+            erasure.pop(progress)
     found["contexts"] = {id_: ctx for id_, ctx in found["contexts"].items() if ctx["recalls"] or ctx["served"] or ctx["epoch"]}
     return found
 

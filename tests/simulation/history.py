@@ -67,6 +67,16 @@ class LetGo:
 
 
 @dataclass
+class Erased:
+    """An erasure that was asked for; `wire` None: nobody told what became of it, or it was refused."""
+
+    by: Member
+    memory: str
+    sent_s: float
+    wire: int | None = None
+
+
+@dataclass
 class Shed:
     """Within this time a context may have forgotten what it was served: `by`'s, or (None) anybody's."""
 
@@ -81,6 +91,7 @@ class History:
     asked: list[Asked] = field(default_factory=list)
     holds: list[HeldThat] = field(default_factory=list)
     let_go: list[LetGo] = field(default_factory=list)
+    erased: list[Erased] = field(default_factory=list)
     shed: list[Shed] = field(default_factory=list)
     internal: list[str] = field(default_factory=list)  # requests that a gatekeeper failed at
     told: list[str] = field(default_factory=list)  # what happened, for people

@@ -7,12 +7,15 @@ that found it when it was written: looked at first, so that it takes a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 from unittest.mock import patch
 
 from bus.errors import CordonError
 from gate import intake
+from gate.erasure.stores import Erasures
+from gate.index_state import TenantIndex
+from gate.janitor import Janitor
 from gate.ledger import committer
 from gate.reading.recalls import Recalls
 from gate.shard import Shard
@@ -129,6 +132,33 @@ def tenants_mixed() -> AbstractContextManager[Any]:
     return patch.object(Recalls, "_admit", mixed)
 
 
+def index_keeps_erased() -> AbstractContextManager[Any]:
+    """An erasure leaves postings and catalog as they are."""
+    return patch.object(TenantIndex, "erase", lambda self, seqs, tenant: len(seqs))
+
+
+def janitor_only_says() -> AbstractContextManager[Any]:
+    """The janitor leaves the originals in the ledger, and the gatekeeper believes it."""
+
+    async def believed(self: Erasures, done: list[int]) -> None:
+        for _, erasure in self.open():
+            erasure.blocks -= set(done)
+        self.wake.set()
+
+    async def left(self: Janitor, stream: str, seq: int) -> None:
+        return None
+
+    both = ExitStack()
+    both.enter_context(patch.object(Janitor, "_delete", left))
+    both.enter_context(patch.object(Erasures, "_look_at", believed))
+    return both
+
+
+def own_proposal_is_a_refusal() -> AbstractContextManager[Any]:
+    """A leader that refuses what it has proposed itself is taken at its word."""
+    return patch.object(committer, "_WRONG_LAST", 0)
+
+
 PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "no_fence": (no_fence, 4),
     "reads_not_awaited": (reads_not_awaited, 4),
@@ -142,6 +172,9 @@ PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "retry_is_new": (retry_is_new, 0),
     "fence_needs_room": (fence_needs_room, 14),
     "tenants_mixed": (tenants_mixed, 0),
+    "index_keeps_erased": (index_keeps_erased, 2),
+    "own_proposal_is_a_refusal": (own_proposal_is_a_refusal, 14),
+    "janitor_only_says": (janitor_only_says, 6),
 }
 
 

@@ -31,13 +31,14 @@ class Plan:
     fault_every_s: float
     append_faults: float  # of appends that meet one
     line_faults: float  # of clients' requests, and of answers to them
+    erasures: int  # an operator's, beside fourteen other things
 
     def __str__(self) -> str:
         return (
             f"{self.tenants} tenants of {self.agents} agents, {self.gatekeepers} gatekeeper{'s' * (self.gatekeepers > 1)}, "
             f"{self.lasts_s:.0f} s, blocks of {self.block_events}, gate {'on' if self.gate else 'off'}; "
             f"{', '.join(self.faults) or 'no faults'} every {self.fault_every_s:.0f} s, "
-            f"appends {self.append_faults:.2f}, lines {self.line_faults:.2f}"
+            f"appends {self.append_faults:.2f}, lines {self.line_faults:.2f}, erasures {self.erasures}"
         )
 
 
@@ -59,4 +60,5 @@ def drawn(chance: random.Random) -> Plan:
         fault_every_s=chance.choice((3.0, 6.0, 15.0)),
         append_faults=chance.choice((0.0, 0.02, 0.1, 0.3)),
         line_faults=chance.choice((0.0, 0.05, 0.2)),
+        erasures=chance.choice((0, 1, 4)),
     )

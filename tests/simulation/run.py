@@ -22,6 +22,7 @@ from bus.frames import AdmAgent, AdmProject, AdmTenant, Get, Recall
 from . import checker
 from .broker import Broker, Connection, Fate
 from .cast import PROJECTS, TENANTS, Cast
+from .cleaner import Cleaner
 from .clients import Client, Common
 from .clock import CLOCK, Loop, Stuck, reseed
 from .facts import HEARD, differing, facts
@@ -90,6 +91,7 @@ class Run:
         for process in self.processes:
             self.keepers.append(asyncio.create_task(self._keep(process)))
         serving = await self._serving()
+        cleaner = Cleaner(self.broker)
         await self._populate(serving)
         self._calm(False)
         lives = [asyncio.create_task(client.live()) for client in self.clients]
@@ -107,6 +109,7 @@ class Run:
         self.tell("calm")
         if await self._answered():
             await self._compared()
+        await cleaner.ended()
         for keeper in self.keepers:
             keeper.cancel()
         await asyncio.gather(*self.keepers, return_exceptions=True)
@@ -114,10 +117,15 @@ class Run:
             await process.kill()
         streams = {name: {seq: m.data for seq, m in s.messages.items()} for name, s in self.broker.streams.items()}
         accounts = {a.key: name for name, a in self.cast.accounts.items()}
-        seen = checker.Seen(self.history, streams, accounts, {m.key: m for m in self.cast.members})
+        seen = checker.Seen(self.history, streams, accounts, {m.key: m for m in self.cast.members}, stripped=self._stripped())
         self.wrong += checker.check(seen)
         digest = hashlib.sha256(b"".join(data for blocks in streams.values() for data in blocks.values())).hexdigest()[:16]
         return Verdict(self.seed, self.plan, self.wrong, self.history, seen.counts(), digest)
+
+    def _stripped(self) -> dict[int, bytes]:
+        """By block of the ledger, its newest copy in ERASED."""
+        copies = sorted(self.broker.streams["ERASED_0"].messages.items())
+        return {int(m.subject.split(".")[2].removesuffix("-b")): m.data for _, m in copies}
 
     async def _keep(self, process: Process) -> None:
         """The supervisor: what ended is started again, unless it refused to serve."""
@@ -226,7 +234,18 @@ class Run:
         if left:
             self.wrong.append(f"never answered, although nothing goes wrong any more: {left[:5]}")
         await asyncio.sleep(SETTLED_S)  # cases that the ledger had no room for
-        return not left
+        return not left and await self._erased()
+
+    async def _erased(self) -> bool:
+        """Whether all that was to be erased is, everywhere."""
+        try:
+            async with asyncio.timeout(CALM_S):
+                while (shard := (await self._serving()).shard) is None or shard.erasures.open():  # noqa: ASYNC110 - whose turn it is
+                    await asyncio.sleep(0.5)
+        except TimeoutError:
+            self.wrong.append("erasures that never end, although nothing goes wrong any more")
+            return False
+        return True
 
     async def _probes(self) -> list[Any]:
         """What everybody can see of all that there is."""
@@ -249,6 +268,7 @@ class Run:
         assert living.shard is not None
         unrecorded = living.shard.refused["reads_full"] > 0 or living.shard.refused["context_changed"] > 0
         before = facts(living.shard)
+        self.wrong += checker.texts_left(self.history, {str(p): p.read_bytes() for p in _files(living.home)})
         for keeper in self.keepers:
             keeper.cancel()
         await asyncio.gather(*self.keepers, return_exceptions=True)
@@ -269,9 +289,15 @@ class Run:
                 for heard in HEARD:
                     before[name]["state"].pop(heard)
                     after[name]["state"].pop(heard)
+        self.wrong += checker.texts_left(self.history, {str(p): p.read_bytes() for p in _files(fresh.home)})
         self.wrong += [f"replayed into empty stores it differs: {x}" for x in differing(before, after)]
         if not unrecorded:
             self.wrong += [f"replayed it answers otherwise: {x}" for x in differing(answers, await self._probes())]
+
+
+def _files(home: Path) -> list[Path]:
+    """What a gatekeeper keeps: not the trust that all share."""
+    return [p for p in home.rglob("*") if p.is_file() and not p.is_symlink()]
 
 
 def _answer(client: Client, project: str, recall: Recall | None) -> Any:
