@@ -24,8 +24,9 @@ from bus.identity import RegistryEntry, UserNats, parse_creds, verify_jwt, verif
 from bus.limits import RECONNECT_FIRST_S
 from bus.servers import KEPT_PING_S, SERVER_VERSION_MIN, Servers, Troubles, servers
 from gate.clock import SteadyClock
-from gate.config import DRAIN_S, NOTICE_AGAIN_S
+from gate.config import DRAIN_S
 from gate.event_loop import loop_factory
+from gate.housekeeping import housekeeping, tending
 from gate.lease import Lease
 from gate.ledger import erased
 from gate.ledger import events as E
@@ -56,13 +57,8 @@ EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restar
 EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started again, it is made anew
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
-HOUSEKEEPING_S: Final = 1.0
-CONTEXTS_LOOKED_AT: Final = 512  # in a round of all tenants' contexts: some three milliseconds of the loop
-# A collection of everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: `Garbage` says when.
+# Collecting everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: gate.housekeeping says when.
 GC_THRESHOLDS: Final = (2_000, 5, 1 << 30)
-GARBAGE_QUIET_S: Final = 600.0
-GARBAGE_LATEST_S: Final = 6 * 3_600.0
-SHARE_EVERY_S: Final = 5.0
 
 
 class Owned(CordonError):
@@ -401,76 +397,6 @@ async def _quiet(shard: Shard) -> None:
     ):
         await asyncio.sleep(0.01)
     await shard.outbox.nc.flush()
-
-
-class Garbage:
-    """Young garbage every time, all of it (a quarter of a second with 100k memories) in a quiet moment, or else after hours.
-
-    What has survived is frozen, so that the collector's own full runs don't stop everybody; until the next full one, cycles among
-    it that became garbage stay.
-    """
-
-    def __init__(self) -> None:
-        self._next = self._latest = 0.0
-        self._work = 0
-
-    def collect(self, now: float, work: int) -> None:
-        """`now`: seconds of a monotonic clock. `work`: a number that grows with whatever is done."""
-        quiet, self._work = work == self._work, work
-        if not self._latest:
-            self._set(now)
-        if now < (self._next if quiet else self._latest):
-            gc.collect(1)
-        else:
-            self._set(now)
-            gc.unfreeze()
-            gc.collect()
-        gc.freeze()
-
-    def _set(self, now: float) -> None:
-        self._next, self._latest = now + GARBAGE_QUIET_S, now + GARBAGE_LATEST_S
-
-
-async def housekeeping(shard: Shard, nc: Client) -> None:
-    """The lease's question to the ledger, room, marks, notices again."""
-    loop, garbage = shard.loop, Garbage()
-    next_share, next_notice = loop.time() + SHARE_EVERY_S, loop.time() + NOTICE_AGAIN_S
-    while True:
-        await asyncio.sleep(HOUSEKEEPING_S)
-        garbage.collect(loop.time(), shard.recalls.answered + shard.ledger_seq)
-        await asyncio.gather(shard.ledger.confirm(), shard.reads.confirm())
-        shard.room.look()
-        _mark(shard.paths.lineage_doubted, isinstance(shard.lineage.failed, ProjectionUnusable))
-        _mark(shard.paths.broker_stuck, shard.lease is None and (shard.ledger.stuck or shard.reads.stuck))
-        if loop.time() >= next_share:
-            next_share = loop.time() + SHARE_EVERY_S
-            with suppress(CordonError):
-                state = await stream_state(nc, streams(shard.number)[0], patience_s=1)
-                shard.room.ledger_is(state.bytes, state.max_bytes)
-        if loop.time() >= next_notice:
-            next_notice = loop.time() + NOTICE_AGAIN_S
-            for t in shard.tenants.values():
-                for case, kind in {key for open_ in t.notices.values() for key in open_}:
-                    shard.holds.notices.tell(t, t.cases[case], kind)
-
-
-def _mark(path: Path, wanted: bool) -> None:
-    """Leave a word for who comes next. A disk that is full keeps none: then in the next round."""
-    if wanted and not path.exists():
-        with suppress(OSError):
-            path.touch()
-
-
-async def tending(shard: Shard) -> None:
-    """Beside housekeeping: it waits for the ledger, however long that takes."""
-    while True:
-        await asyncio.sleep(HOUSEKEEPING_S)
-        for t in list(shard.tenants.values()):
-            ended = t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
-            if ended:
-                shard.index_later(shard.context_texts.end, t.account, ended)
-            if not t.broken:
-                await shard.holds.tend(t)
 
 
 def warm_up(shard: Shard) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gate.service import GARBAGE_LATEST_S, GARBAGE_QUIET_S, Garbage
+from gate.housekeeping import GARBAGE_LATEST_S, GARBAGE_QUIET_S, Garbage
 
 
 class _Knot:
