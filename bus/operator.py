@@ -102,7 +102,15 @@ class Desk:
         )
         if any(page.plan != first.plan for page in pages):
             raise Conflict("The plan changed while it was read.", reason="plan_stale", advice="Make a new one.")
-        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+        return msgspec.structs.replace(
+            first,
+            roots=[r for page in pages for r in page.roots],
+            members=[m for page in pages for m in page.members],
+            suspects=[m for page in pages for m in page.suspects],
+            again=[m for page in pages for m in page.again],
+            agents_to_tell=[name for page in pages for name in page.agents_to_tell],
+            next=None,
+        )
 
     async def apply(self, plan: str, message: str) -> Case:
         """Hold what the plan says. Conflict if it is used, too old, or what it would hold has changed since."""
@@ -194,11 +202,11 @@ class Desk:
 
     # --- find out ---------------------------------------------------------------------------------
     async def case(self, id: str) -> Case:
-        """One case with all its members."""
+        """One case with all its roots, members, and agents that were told."""
         return await self._whole_case(await self._look(CaseQuery(case=id), Case))
 
     async def cases(self) -> list[Case]:
-        """All cases, without their members."""
+        """All cases, without their members, and with the first of their roots and of those told."""
         first = await self._look(CaseQuery(), Cases)
         pages = await self._rest(first, lambda cursor: self._look(CaseQuery(cursor=cursor), Cases))
         return [case for page in pages for case in page.cases]
@@ -251,7 +259,14 @@ class Desk:
 
     async def _whole_case(self, first: Case) -> Case:
         pages = await self._rest(first, lambda cursor: self._look(CaseQuery(case=first.case, cursor=cursor), Case))
-        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+        return msgspec.structs.replace(
+            first,
+            roots=[r for page in pages for r in page.roots],
+            members=[m for page in pages for m in page.members],
+            told=[name for page in pages for name in page.told],
+            acked=[name for page in pages for name in page.acked],
+            next=None,
+        )
 
     async def _rest(self, first: P, ask: Callable[[int], Awaitable[P]]) -> list[P]:
         """The first page and all that follow. A cursor that doesn't advance would never end: MalformedFrame."""

@@ -106,6 +106,11 @@ TABLE: dict[str, Wording] = {
     "tenant_unknown": Wording("denied", "This tenant is not known to the gatekeeper.", "Add it with `cordon tenant add`."),
     # limits
     "too_long": Wording("rejected", "A field is over its limit.", "Shorten the named field to its limit, in bytes or items."),
+    "answer_too_large": Wording(
+        "rejected",
+        "The answer is more than one message holds.",
+        "Ask for less at once: a narrower selector, fewer hops, or one case, agent or project. What it changed, stands.",
+    ),
     "too_short": Wording("rejected", "A field is empty.", "Give the named field a value."),
     "out_of_range": Wording(
         "rejected", "A number is out of its range.", "Keep the named field within the range in docs/wire.md."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from bus.frames import Case, Hold, Review
+from bus.frames import Case, Hold, Member, Review
 from bus.limits import PAGE_ITEMS_MAX
 from gate import ids
 from gate.config import CASE_ROOTS_MAX, SUSPECT_HOLD_MS
@@ -22,6 +22,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
 from gate.ledger.errors import LedgerFull
+from gate.pages import following
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide, decide_all, visible_rows
@@ -260,30 +261,38 @@ class Holds:
 
     async def shown(self, p: Principal, case: CaseState, request_id: str, *, cursor: int = 0, held: Held | None = None) -> Case:
         """A case with a page of its members. `held`: it was just opened. Not inside a barrier: a large graph takes a while."""
-        t = p.tenant
-        closure = held.closure if held else (await self.plans.closure(t, case.roots, case.kinds))[0]
-        everyone = case.all_members()
+        t, everyone = p.tenant, case.all_members()
+        listed = await self.listed(p, case, cursor)
         seen = visible_rows(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX]
-        hops, members = _hops(t, case, closure, page), set(everyone.tolist())
         added = [s for s in held.added if decide(p, s)] if held else []
         return msgspec.structs.replace(
-            self.listed(p, case, seen),
+            listed,
             request_id=request_id,
-            members=[self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)],
-            next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            members=await self._members(t, case, page, held.closure if held else None),
+            next=following(cursor, PAGE_ITEMS_MAX, max(len(seen), listed.roots_count, listed.told_count, listed.acked_count)),
             added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
+            added_count=len(added),
             closure_ms=round(held.closure_ms, 3) if held else 0.0,
             hold_ms=round(held.hold_ms, 3) if held else 0.0,
         )
 
-    def listed(self, p: Principal, case: CaseState, seen: list[int] | None = None) -> Case:
-        """A case without its members. `seen`: those that the principal may see, if that is known."""
-        t = p.tenant
+    async def _members(self, t: Tenant, case: CaseState, page: list[int], closure: Closure | None) -> list[Member]:
+        if not page:  # of a case of few memories many may have been told
+            return []
+        if closure is None:
+            closure, _ = await self.plans.closure(t, case.roots, case.kinds)
+        hops, members = _hops(t, case, closure, page), set(case.all_members().tolist())
+        return [self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)]
+
+    async def listed(self, p: Principal, case: CaseState, cursor: int = 0) -> Case:
+        """A case without its members, with a page of its roots and of whom it was told."""
+        t, page = p.tenant, slice(cursor, cursor + PAGE_ITEMS_MAX)
+        crowd = [t.agents.all[n] for n in sorted(case.told)]
+        told = await names_of(p, crowd)
+        acked = await names_of(p, [t.agents.all[n] for n in sorted(case.acked)])
         everyone = case.all_members()
-        if seen is None:
-            seen = visible_rows(p, everyone)
-        told = [t.agents.all[n] for n in sorted(case.told)]
+        seen = visible_rows(p, everyone)
         roots = visible_rows(p, np.array(case.roots, np.int32))
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
@@ -293,13 +302,16 @@ class Holds:
             by=t.agents.all[case.agent].name,
             person=case.person if text else "",
             why=case.why if text else "",
-            roots=[t.memory_id(r) for r in roots[:PAGE_ITEMS_MAX]],
+            roots=[t.memory_id(r) for r in roots[page]],
+            roots_count=len(roots),
             count=len(everyone),
             joined=len(case.joined),
             elsewhere=len(everyone) - len(seen),
-            told=names_of(p, told),
-            acked=names_of(p, (t.agents.all[n] for n in sorted(case.acked))),
-            told_elsewhere=len(told) - len(names_of(p, told)),
+            told=told[page],
+            told_count=len(told),
+            acked=acked[page],
+            acked_count=len(acked),
+            told_elsewhere=len(crowd) - len(told),
             opened_at=rfc3339(case.opened_ms),
             released_at=rfc3339(case.released_ms) if case.released_ms else None,
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",

@@ -19,6 +19,7 @@ from gate import ids
 from gate.config import PLAN_MS
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.pages import following
 from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -90,7 +91,7 @@ class Plans:
         if req.plan:
             plan_id, record = await self.load(p, req.plan)
             closure, _ = await self.closure(p.tenant, record.roots)
-            return self._shown(p, plan_id, record, closure, 0.0, req)
+            return await self._shown(p, plan_id, record, closure, 0.0, req)
         t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
         if case is not None:
             roots = written_since(p, case)
@@ -109,44 +110,51 @@ class Plans:
         self._kept[t.account, plan_id] = record, expires_ms
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
-        return self._shown(p, plan_id, record, closure, ms, req)
+        return await self._shown(p, plan_id, record, closure, ms, req)
 
-    def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
+    async def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
         t, c = p.tenant, p.tenant.columns
         nodes, depth = closure.nodes.tolist(), closure.depth.tolist()
+        told = t.served_agents(nodes)
+        names = await names_of(p, told)
+        cursor = max(0, req.cursor)
+        part = slice(cursor, cursor + PAGE_ITEMS_MAX)
         order = sorted(range(len(nodes)), key=lambda i: (depth[i], nodes[i]))
         seen = [i for i in order if decide(p, nodes[i])]
-        page = seen[req.cursor : req.cursor + PAGE_ITEMS_MAX]
         members = set(nodes)
         exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
         hidden = len(nodes) - len(seen)
         visible = [nodes[i] for i in seen]
-        told = t.served_agents(nodes)
+        roots = [r for r in record.roots if decide(p, r)]
+        suspects = [s for s in self.suspects(t, closure.nodes) if decide(p, s)]
         again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
         return Plan(
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in record.roots if decide(p, r)][:PAGE_ITEMS_MAX],
-            members=[self.member(t, nodes[i], depth[i], members) for i in page],
+            roots=[t.memory_id(r) for r in roots[part]],
+            roots_count=len(roots),
+            members=[self.member(t, nodes[i], depth[i], members) for i in seen[part]],
             count=len(nodes),
             elsewhere=hidden,
             by_agent=_counted(t.agents.all[int(c.actor[s])].name for s in visible),
             by_project=_counted(t.project_names[int(c.project[s])] for s in visible),
             by_kind=_counted(KINDS[int(c.kind[s])] for s in visible),
             by_depth=_counted(str(depth[i]) for i in seen),
-            suspects=[self.member(t, s, 0, members) for s in self.suspects(t, closure.nodes) if decide(p, s)][:PAGE_ITEMS_MAX],
+            suspects=[self.member(t, s, 0, members) for s in suspects[part]],
+            suspects_count=len(suspects),
             mixed=sum(1 for s in visible if self._mixed(t, s, members)),
             already_held=int(np.count_nonzero(c.held[closure.nodes])),
             contexts_exposed=exposed,
-            agents_to_tell=names_of(p, told),
-            told_elsewhere=len(told) - len(names_of(p, told)),
+            agents_to_tell=names[part],
+            agents_to_tell_count=len(names),
+            told_elsewhere=len(told) - len(names),
             reads_lost=sum(map(t.served_to.count, nodes)),
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,
-            next=req.cursor + PAGE_ITEMS_MAX if req.cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (seen, roots, suspects, again, names))),
             closure_ms=round(ms, 3),
-            again=[self.member(t, s, 0) for s in again[:PAGE_ITEMS_MAX]],
+            again=[self.member(t, s, 0) for s in again[part]],
             again_count=len(again),
             rollback=ids.text("case_", record.rollback) if record.rollback else "",
         )

@@ -22,6 +22,7 @@ from gate.containment.selection import find_sources, resolve_tail, select
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.members import PART_MEMBERS_MAX, pack_members
+from gate.pages import filled, following
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide_all, visible_rows
@@ -123,7 +124,9 @@ class Requests:
         detail = {
             "request": ids.text("plan_", request),
             "cases": [k.text for k in cases[:LISTED_MAX]],
+            "cases_count": len(cases),
             "legal_holds": [h.text for h in holds[:LISTED_MAX]],
+            "legal_holds_count": len(holds),
             "memories": len(asked.members),
         }
         return Refused("erasure_contested", detail=detail)
@@ -205,11 +208,9 @@ class Requests:
             return self._shown(p, found[0], req.request_id, max(0, req.cursor))
         newest = sorted(t.erasures.values(), key=lambda e: -e.position)
         start = max(0, req.cursor)
-        page = [msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest[start : start + LISTED_MAX]]
-        more = start + LISTED_MAX
-        return Erasures(
-            agent=p.key, request_id=req.request_id, erasures=page, position=t.position, next=more if more < len(newest) else None
-        )
+        page = filled((msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest[start:]), LISTED_MAX)
+        more = following(start, len(page), len(newest))
+        return Erasures(agent=p.key, request_id=req.request_id, erasures=page, position=t.position, next=more)
 
     def _shown(self, p: Principal, e: state.Erasure, request_id: str, cursor: int = 0) -> Erasure:
         t = p.tenant
@@ -235,11 +236,12 @@ class Requests:
             erased_at=rfc3339(e.ms),
             done_at=rfc3339(e.done_ms) if e.done_ms else None,
             position=t.position,
-            next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            next=following(cursor, PAGE_ITEMS_MAX, len(seen)),
         )
 
     def _planned(self, p: Principal, chosen: Chosen, request_id: str) -> Erasure:
         t, member = p.tenant, self.shard.holds.plans.member
+        cases, holds = _cases(t, chosen.members), _legal_holds(t, chosen.members)
         return Erasure(
             agent=p.key,
             request_id=request_id,
@@ -250,8 +252,10 @@ class Requests:
             left=[member(t, s, 0) for s in chosen.left[:PAGE_ITEMS_MAX]],
             left_count=len(chosen.left),
             elsewhere=chosen.elsewhere,
-            cases=[k.text for k in _cases(t, chosen.members)[:LISTED_MAX]],
-            legal_holds=[h.text for h in _legal_holds(t, chosen.members)[:LISTED_MAX]],
+            cases=[k.text for k in cases[:LISTED_MAX]],
+            cases_count=len(cases),
+            legal_holds=[h.text for h in holds[:LISTED_MAX]],
+            legal_holds_count=len(holds),
             out_of_reach=self._out_of_reach(),
             position=t.position,
         )
@@ -273,11 +277,9 @@ class Requests:
             placed = await (self._lift(p, req) if req.lift else self._place(p, req))
         shown = [placed] if placed else sorted(t.legal_holds.values(), key=lambda h: -h.ms)
         start = max(0, req.cursor)
-        more = start + LISTED_MAX
-        holds = [self._legal_hold_shown(p, h) for h in shown[start:more]]
-        return LegalHolds(
-            agent=p.key, request_id=req.request_id, holds=holds, position=t.position, next=more if more < len(shown) else None
-        )
+        holds = filled((self._legal_hold_shown(p, h) for h in shown[start:]), LISTED_MAX)
+        more = following(start, len(holds), len(shown))
+        return LegalHolds(agent=p.key, request_id=req.request_id, holds=holds, position=t.position, next=more)
 
     async def _place(self, p: Principal, req: LegalHoldRequest) -> state.LegalHold:
         t, id_ = p.tenant, ids.new_raw(self.shard.now_ms())

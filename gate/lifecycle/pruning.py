@@ -22,6 +22,7 @@ from gate.config import PLAN_MS
 from gate.containment.selection import resolve_tail
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.pages import Page, following
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide_all, has_project, visible_rows
@@ -163,14 +164,14 @@ class Pruning:
     async def _list(self, p: Principal, req: Prune) -> Prunings:
         """Newest first, without members; of those elsewhere nothing is told. The cursor counts ends that it doesn't show too."""
         t, start = p.tenant, max(0, req.cursor)
-        ends = list(reversed(t.ends.values()))
-        page: list[Pruned] = []
+        ends, page, looked_at = list(reversed(t.ends.values())), Page[Pruned](), 0
         for x in ends[start : start + LISTED_MAX]:
-            if seen := visible_rows(p, x.members):
-                page.append(self._told(p, x, "", seen))
+            if (seen := visible_rows(p, x.members)) and not page.add(self._told(p, x, "", seen)):
+                break
+            looked_at += 1
             await asyncio.sleep(0)
-        more = start + LISTED_MAX if start + LISTED_MAX < len(ends) else None
-        return Prunings(agent=p.key, request_id=req.request_id, ends=page, position=t.position, next=more)
+        more = following(start, looked_at, len(ends))
+        return Prunings(agent=p.key, request_id=req.request_id, ends=page.items, position=t.position, next=more)
 
     def _shown(self, p: Principal, end: Ended, request_id: str, left: int = 0) -> Pruned:
         seen = visible_rows(p, end.members)

@@ -412,7 +412,7 @@ class Desk:
             case AdmProject(action="add"):
                 self.projects.add(request.name)
             case AdmProject():
-                return Done(result={"projects": [{"name": p} for p in sorted(self.projects)]})
+                return Done(result={"projects": [{"name": p} for p in sorted(self.projects)], "next": None})
             case AdmAgent(action="add"):
                 old = self.agents.setdefault(request.name, request)
                 if old.key != request.key:
