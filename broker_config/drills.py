@@ -201,7 +201,7 @@ async def _there_and_back(desk: bus.Desk, memory: str) -> dict[str, Any]:
     looked = [*ids[0], *ids[1]]
     before = {id_: await _state(desk, id_) for id_ in looked}
     counts = (await desk.stats()).counts
-    applied = await desk.apply(plan.plan, "a drill")
+    applied = await desk.apply_rollback(plan.plan, "a drill")
     seconds = round(time.perf_counter() - started, 3)
     wanted = {**dict.fromkeys(ids[0], "held"), **dict.fromkeys(ids[1], "active")}
     findings = [f"after the rollback {i} is {s}, not {wanted[i]}" for i in looked if (s := await _state(desk, i)) != wanted[i]]

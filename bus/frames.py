@@ -33,6 +33,7 @@ Surface = Literal["natural", "tentative", "background", "suppressed"]
 FeedKind = Literal["memory", "held", "released", "superseded", "erased"]
 NoticeKind = Literal["recall", "released"]
 CaseStatus = Literal["open", "pending", "released"]
+PlanKind = Literal["hold", "rollback"]
 State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
 
 # Ordered tuples: the index is the number inside the gatekeeper and the ledger. Append only.
@@ -394,6 +395,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
 
     `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply. `rollback`: a
     case; plan to hold, instead of what a selector names, all that was written in its roots' projects since its first root.
+    `kind`: what the plan that is applied is of; one of the other kind is refused.
     """
 
     selector: list[str] = []
@@ -404,6 +406,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     message: str = ""
     cursor: int = 0
     rollback: str = ""
+    kind: PlanKind = "hold"
 
 
 class Release(Frame, frozen=True, kw_only=True, tag="release"):

@@ -88,10 +88,10 @@ class Desk:
         return await self._plan(Hold(selector=_selected(selector), dry_run=True, suspects=suspects))
 
     async def plan_rollback(self, case: str) -> Plan:
-        """What takes the projects of a case's roots back to before its first root; applied like a hold.
+        """What takes the projects of a case's roots back to before its first root; `apply_rollback` applies it.
 
         All that was written into them since is held with what came of it; `again` names what is current then. `release` of the
-        case that `apply` opens undoes it.
+        case that this opens undoes it.
         """
         return await self._plan(Hold(rollback=case, dry_run=True))
 
@@ -113,8 +113,12 @@ class Desk:
         )
 
     async def apply(self, plan: str, message: str) -> Case:
-        """Hold what the plan says. Conflict if it is used, too old, or what it would hold has changed since."""
+        """Hold what the plan says. Conflict if it is used, too old, of a rollback, or what it would hold has changed since."""
         return await self._change_case(Hold(plan=plan, message=message))
+
+    async def apply_rollback(self, plan: str, message: str) -> Case:
+        """Hold what the plan of a rollback says. Conflict as for `apply`, and if it is of a hold."""
+        return await self._change_case(Hold(plan=plan, message=message, kind="rollback"))
 
     async def hold_now(self, selector: Selector, message: str, suspects: bool = False) -> Case:
         """Plan and hold at once."""

@@ -192,6 +192,11 @@ TABLE: dict[str, Wording] = {
     "plan_unknown": Wording(
         "conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one as this one was made."
     ),
+    "plan_of_other_kind": Wording(
+        "conflict",
+        "This plan is not for this command.",
+        "Apply it with the one that it is for, or make the plan that you meant.",
+    ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
     "case_elsewhere": Wording(
@@ -339,6 +344,10 @@ class Refused(Exception):
         used = f"{self.detail['used']} of {self.limit}" if "used" in self.detail else f"at most {self.limit}"
         return f" It is the {self.detail['whose']}'s {self.field}: {used}."
 
+    def _applied_with(self) -> str:
+        """The command that a plan is for, where it was given to another."""
+        return f" It is for `{self.detail['apply_with']}`." if "apply_with" in self.detail else ""
+
     def frame(self, request_id: str = "", agent: str = "", project: str = "") -> Refusal:
         w = TABLE[self.code]
         return Refusal(
@@ -350,7 +359,7 @@ class Refused(Exception):
             reasons=list(self.reasons) or [self.code],
             field=self.field,
             limit=self.limit,
-            message=w.message + self._quota(),
+            message=w.message + self._quota() + self._applied_with(),
             advice=w.advice,
             retry_after_s=w.retry_after_s,
             detail=self.detail,

@@ -23,6 +23,7 @@ from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
 from gate.ledger.errors import LedgerFull
 from gate.pages import following
+from gate.plan_kinds import check_kind
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide, decide_all, visible_rows
@@ -74,7 +75,9 @@ class Holds:
         if not req.message.strip():
             raise Refused("message_missing", field="message")
         if req.plan:
-            return Named(*await self.plans.load(p, req.plan))
+            plan_id, plan = await self.plans.load(p, req.plan)
+            check_kind(plan.kind, req.kind)
+            return Named(plan_id, plan)
         sources = await find_sources(self.shard, p, req.selector)
         select(p, req.selector, sources)  # what can't be held is refused before anything stands still
         return Named(sources=sources)

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import KINDS, Hold, Member, Plan
+from bus.frames import KINDS, Hold, Member, Plan, PlanKind
 from bus.limits import PAGE_ITEMS_MAX
 from gate import ids
 from gate.config import PLAN_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.pages import following
+from gate.plan_kinds import refuse_other
 from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -53,6 +54,10 @@ class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     agent: bytes
     rollback: bytes = b""  # the case that it goes back before
+
+    @property
+    def kind(self) -> PlanKind:
+        return "rollback" if self.rollback else "hold"
 
 
 _encode_plan = msgspec.msgpack.Encoder().encode
@@ -182,7 +187,7 @@ class Plans:
         raw = ids.raw(plan) if plan.startswith("plan_") else None
         found = []
         for plan_id in [raw] if raw else await self._ending(p.tenant, plan.removeprefix("plan_")):
-            record = await self._record(p.tenant, plan_id)
+            record = await self._record(p, plan_id)
             if record is not None and self._usable(p, plan_id, record):
                 found.append((plan_id, record))
         if len(found) > 1:
@@ -224,16 +229,19 @@ class Plans:
         catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
         return ending(await self.shard.index.call(catalog.plan_ids, now_ms))
 
-    async def _record(self, t: Tenant, plan_id: bytes) -> PlanRecord | None:
-        now_ms = self.shard.now_ms()
+    async def _record(self, p: Principal, plan_id: bytes) -> PlanRecord | None:
+        t, now_ms = p.tenant, self.shard.now_ms()
         kept = self._kept.get((t.account, plan_id))
         if kept is not None:
             return kept[0] if kept[1] > now_ms else None
         catalog = self.shard.indexes[t.account].catalog
         blob = await self.shard.index.call(catalog.load_plan, plan_id, now_ms)
+        if blob is None:
+            return None
         try:
-            return None if blob is None else _decode_plan(blob)
-        except msgspec.MsgspecError:  # a request to erase, which lies in the same table
+            return _decode_plan(blob)
+        except msgspec.MsgspecError:
+            refuse_other(p, blob)
             return None
 
     def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:

@@ -23,6 +23,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.members import PART_MEMBERS_MAX, pack_members
 from gate.pages import filled, following
+from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide_all, visible_rows
@@ -136,7 +137,7 @@ class Requests:
         catalog = self.shard.indexes[t.account].catalog
         raw = ids.raw(req.agree) or await self._ending(t, req.agree)
         blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
-        asked = _asked(blob) if blob else None
+        asked = _asked(p, blob) if blob else None
         if raw is None or asked is None or not decide_all(p, asked.members) or asked.agent not in t.agents.by_id:
             raise Refused("erasure_request_unknown", field="agree")
         if not p.rights.person:
@@ -344,10 +345,11 @@ class Requests:
         )
 
 
-def _asked(blob: bytes) -> Asked | None:
+def _asked(p: Principal, blob: bytes) -> Asked | None:
     try:
         return _decode(blob)
-    except msgspec.MsgspecError:  # the plan of a hold
+    except msgspec.MsgspecError:
+        refuse_other(p, blob, "agree")
         return None
 
 

@@ -23,6 +23,7 @@ from gate.containment.selection import resolve_tail
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.pages import Page, following
+from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide_all, has_project, visible_rows
@@ -133,7 +134,7 @@ class Pruning:
         known = await self.shard.index.call(catalog.plan_ids, now_ms) if 8 <= len(bare) <= ids.ID_CHARS else []
         found = [x for x in known if ids.text("", x).endswith(bare)]
         blob = await self.shard.index.call(catalog.load_plan, found[0], now_ms) if len(found) == 1 else None
-        kept = _kept(blob) if blob else None
+        kept = _kept(p, blob) if blob else None
         if kept is None or found[0] in t.plans_used or not decide_all(p, kept.members):
             raise Refused("plan_unknown", field="plan")
         return found[0], kept
@@ -235,10 +236,11 @@ async def _still(p: Principal, kept: Kept, now_ms: int) -> list[int]:
     return found
 
 
-def _kept(blob: bytes) -> Kept | None:
+def _kept(p: Principal, blob: bytes) -> Kept | None:
     try:
         return _decode(blob)
-    except msgspec.MsgspecError:  # the plan of a hold, or a request to erase
+    except msgspec.MsgspecError:
+        refuse_other(p, blob)
         return None
 
 

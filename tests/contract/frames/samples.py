@@ -176,7 +176,9 @@ SAMPLES: Final[dict[str, Frame]] = {
     "feed": Feed(project="p1", classification="internal", kind="memory", ids=[MEM_1], position=7),
     "notice": NOTICE,
     "synced": Synced(request_id=R, agent=KEY, project="p1", notices=[NOTICE], position=9),
-    "hold": Hold(request_id=R, selector=["agent:writer", MEM_1], dry_run=True, suspects=True, cursor=500, rollback=CASE),
+    "hold": Hold(
+        request_id=R, selector=["agent:writer", MEM_1], dry_run=True, suspects=True, cursor=500, rollback=CASE, kind="rollback"
+    ),
     "release": Release(request_id=R, case=CASE, message="false alarm"),
     "case_query": CaseQuery(request_id=R, case=CASE, cursor=500),
     "review": Review(request_id=R, id=MEM_1, verdict="accept", message="checked"),
