@@ -53,7 +53,7 @@ from gate.pages import Page, filled, following
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import code_here, counted_rows, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -150,12 +150,13 @@ class Operators:
         if req.case:
             return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
         newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
-        start, page = max(0, req.cursor), Page[Case]()
+        start, page, looked_at = max(0, req.cursor), Page[Case](), 0
         for case in newest[start : start + CASES_MAX]:
-            if not page.add(await holds.listed(p, case)):
+            if holds.is_told_of(p, case) and not page.add(await holds.listed(p, case)):
                 break
+            looked_at += 1
             await asyncio.sleep(0)  # a case of thousands takes a millisecond or two
-        more = following(start, len(page.items), len(newest))
+        more = following(start, looked_at, len(newest))
         return Cases(agent=p.key, request_id=req.request_id, cases=page.items, position=t.position, next=more)
 
     # --- trace ------------------------------------------------------------------------------------
@@ -167,7 +168,8 @@ class Operators:
         kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
         graph = t.down if req.direction == "down" else t.up
         closure = graph.closure([root], kinds, req.hops)
-        depth = dict(zip(closure.nodes.tolist(), closure.depth.tolist(), strict=True))
+        counts = np.isin(closure.nodes, counted_rows(p, closure.nodes))
+        depth = dict(zip(closure.nodes[counts].tolist(), closure.depth[counts].tolist(), strict=True))
         seen = sorted((s for s in depth if decide(p, s)), key=lambda s: (depth[s], s))
         start, member = max(0, req.cursor), self.shard.holds.plans.member
 

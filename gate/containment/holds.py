@@ -26,9 +26,10 @@ from gate.pages import following
 from gate.plan_kinds import check_kind
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, decide_all, visible_rows
+from gate.rights import counted_rows, decide, decide_all, visible_rows
 from gate.state.cases import CaseState
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
+from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored, noted
 
@@ -87,13 +88,13 @@ class Holds:
         t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
-            roots = list(named.plan.roots)
+            roots, unseen = list(named.plan.roots), list[int]()
             before = t.cases.get(named.plan.rollback)
             if before is not None:
-                roots = written_since(p, before)  # by now more may have been
+                roots, unseen = written_since(p, before)  # by now more may have been
                 message = f"back to before {before.text}: {req.message}"
-            closure, ms = await self.plans.closure(t, roots)
-            added = self.plans.drift(t, named.plan, closure)
+            closure, ms = await self.plans.closure(t, roots + unseen)
+            added = self.plans.drift(p, named.plan, closure)
             extra = named.plan.suspects
             self.plans.use(p, named.plan_id, named.plan)
         else:
@@ -252,15 +253,18 @@ class Holds:
         """A case by its id or the end of it."""
         t = p.tenant
         raw = ids.raw(case_id) if case_id.startswith("case_") else None
-        if raw is not None and raw in t.cases:
-            return t.cases[raw]
         bare = case_id.removeprefix("case_")
-        found = [k for k in t.cases.values() if len(bare) >= 8 and k.text.endswith(bare)]
+        named = [t.cases[raw]] if raw in t.cases else [k for k in t.cases.values() if len(bare) >= 8 and k.text.endswith(bare)]
+        found = [k for k in named if self.is_told_of(p, k)]
         if len(found) > 1:
             raise Refused("id_ambiguous", field="case")
         if not found:
             raise Refused("case_unknown", field="case")
         return found[0]
+
+    def is_told_of(self, p: Principal, case: CaseState) -> bool:
+        """Whether a case is there for a principal: one of memories above its clearance alone is not."""
+        return len(counted_rows(p, case.all_members())) > 0
 
     async def shown(self, p: Principal, case: CaseState, request_id: str, *, cursor: int = 0, held: Held | None = None) -> Case:
         """A case with a page of its members. `held`: it was just opened. Not inside a barrier: a large graph takes a while."""
@@ -291,10 +295,10 @@ class Holds:
     async def listed(self, p: Principal, case: CaseState, cursor: int = 0) -> Case:
         """A case without its members, with a page of its roots and of whom it was told."""
         t, page = p.tenant, slice(cursor, cursor + PAGE_ITEMS_MAX)
-        crowd = [t.agents.all[n] for n in sorted(case.told)]
+        everyone = counted_rows(p, case.all_members())
+        crowd = _told_of(t, case, everyone)
         told = await names_of(p, crowd)
-        acked = await names_of(p, [t.agents.all[n] for n in sorted(case.acked)])
-        everyone = case.all_members()
+        acked = await names_of(p, [a for a in crowd if a.number in case.acked])
         seen = visible_rows(p, everyone)
         roots = visible_rows(p, np.array(case.roots, np.int32))
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
@@ -308,7 +312,7 @@ class Holds:
             roots=[t.memory_id(r) for r in roots[page]],
             roots_count=len(roots),
             count=len(everyone),
-            joined=len(case.joined),
+            joined=len(counted_rows(p, np.array(case.joined, np.int32))),
             elsewhere=len(everyone) - len(seen),
             told=told[page],
             told_count=len(told),
@@ -322,9 +326,17 @@ class Holds:
         )
 
 
+def _told_of(t: Tenant, case: CaseState, members: Nodes) -> list[Agent]:
+    """Those who were told, of these members at least."""
+    if len(members) == len(case.members) + len(case.joined):
+        return [t.agents.all[n] for n in sorted(case.told)]
+    return [a for a in t.served_agents(members.tolist()) if a.number in case.told]
+
+
 def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list[int]:
     """How far the members of a page are from the roots. A copy that another member accounts for joined without an edge that the
-    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from.
+    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from. What a rollback
+    took that its operator doesn't see is none of its roots: it has 0.
     """
     joined = np.array(case.joined, np.int32)
     hops: dict[int, int] = {}
@@ -335,4 +347,5 @@ def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list
 
 
 def _depth(closure: Closure, seq: int) -> int:
-    return int(closure.depth[np.searchsorted(closure.nodes, seq)])
+    i = int(np.searchsorted(closure.nodes, seq))
+    return int(closure.depth[i]) if i < len(closure.nodes) and closure.nodes[i] == seq else 0

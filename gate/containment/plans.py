@@ -24,7 +24,7 @@ from gate.plan_kinds import refuse_other
 from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, decide_all
+from gate.rights import counted_rows, decide, decide_all
 from gate.state.tenant import Tenant
 
 from .closure import Closure
@@ -98,11 +98,12 @@ class Plans:
             closure, _ = await self.closure(p.tenant, record.roots)
             return await self._shown(p, plan_id, record, closure, 0.0, req)
         t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
+        unseen: list[int] = []
         if case is not None:
-            roots = written_since(p, case)
+            roots, unseen = written_since(p, case)
         else:
             roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
-        closure, ms = await self.closure(t, roots)
+        closure, ms = await self.closure(t, roots + unseen)
         suspects = self.suspects(t, closure.nodes)
         record = PlanRecord(
             roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id,
@@ -119,7 +120,8 @@ class Plans:
 
     async def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
         t, c = p.tenant, p.tenant.columns
-        nodes, depth = closure.nodes.tolist(), closure.depth.tolist()
+        counted = counted_rows(p, closure.nodes)
+        nodes, depth = counted.tolist(), closure.depth[np.isin(closure.nodes, counted)].tolist()
         told = t.served_agents(nodes)
         names = await names_of(p, told)
         cursor = max(0, req.cursor)
@@ -131,8 +133,8 @@ class Plans:
         hidden = len(nodes) - len(seen)
         visible = [nodes[i] for i in seen]
         roots = [r for r in record.roots if decide(p, r)]
-        suspects = [s for s in self.suspects(t, closure.nodes) if decide(p, s)]
-        again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
+        suspects = [s for s in self.suspects(t, counted) if decide(p, s)]
+        again = [s for s in current_again(t, counted, self.shard.now_ms()) if decide(p, s)]
         return Plan(
             agent=p.key,
             request_id=req.request_id,
@@ -149,7 +151,7 @@ class Plans:
             suspects=[self.member(t, s, 0, members) for s in suspects[part]],
             suspects_count=len(suspects),
             mixed=sum(1 for s in visible if self._mixed(t, s, members)),
-            already_held=int(np.count_nonzero(c.held[closure.nodes])),
+            already_held=int(np.count_nonzero(c.held[counted])),
             contexts_exposed=exposed,
             agents_to_tell=names[part],
             agents_to_tell_count=len(names),
@@ -244,12 +246,12 @@ class Plans:
             refuse_other(p, blob)
             return None
 
-    def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
+    def drift(self, p: Principal, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or
-        it grew too much.
+        it grew too much, as far as it counts for the operator.
         """
-        planned = np.frombuffer(record.members, "<i4")
-        added: list[int] = np.setdiff1d(closure.nodes, planned).tolist()
+        t, planned = p.tenant, counted_rows(p, np.frombuffer(record.members, "<i4"))
+        added: list[int] = counted_rows(p, np.setdiff1d(closure.nodes, planned)).tolist()
         changed = []
         if record.policy != t.policy:
             changed.append("policy")

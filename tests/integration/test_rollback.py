@@ -85,7 +85,7 @@ def test_who_sees_only_some_of_it_cannot_roll_back_and_an_unknown_case_is_none(s
         return e.value.reason
 
     assert asyncio.run(refused("lee", scene.case)) == "case_elsewhere"
-    assert asyncio.run(refused("low", scene.case)) == "case_elsewhere"
+    assert asyncio.run(refused("low", scene.case)) == "case_unknown", "all of it is above its clearance"
     assert asyncio.run(refused("kim", "case_" + "0" * 26)) == "case_unknown"
 
 
