@@ -71,8 +71,12 @@ class Control:
 
     # --- tenants
     async def tenant_add(self, name: str) -> dict[str, Any]:
-        """Keys, account, registry, ledger, in this order: what is in the ledger is complete. Repeating it is harmless."""
+        """Keys, account, registry, ledger, in this order: what is in the ledger is complete. Repeating it is harmless.
+
+        Where the gatekeeper doesn't serve nothing is made: keys of a tenant that isn't there would only be in the way.
+        """
         async with self._changing_trust():
+            await self._ask(AdmTenant())
             tenant = self.trust.make_tenant(name)
             await self.push_account(self.trust.tenant_jwt(tenant))
             await self._ask(AdmRegistry(jwt=self.trust.write_registry()))

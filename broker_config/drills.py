@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -36,6 +35,7 @@ from .gate_runs import broker_for, run_gate, verify
 from .home import Home, private_folder
 from .restore import Restore, Wish
 from .snapshots import Copy, Say, result, unsaid
+from .status import utc
 
 Kind = Literal["full", "single-user", "point-in-time", "contamination-rollback"]
 KINDS: Final = get_args(Kind)
@@ -68,7 +68,7 @@ class Drill:
             shutil.rmtree(scratch, ignore_errors=True)
         done["missed"] = self._missed(done)
         done["ok"] = not done["findings"] and not done["missed"]
-        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        at = utc(now, "seconds")
         done = {"at": at, "kind": self.kind, "snapshot": self.copy.manifest.name, **done}
         with self.home.drills.open("a") as history:
             history.write(json.dumps(done) + "\n")

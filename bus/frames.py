@@ -382,7 +382,9 @@ class Sign(Frame, frozen=True, kw_only=True, tag="sign"):
 
 
 class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"):
-    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale or too_wide, `field` the dimension."""
+    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale, too_wide (`field` the dimension) or no_keys
+    (`field` the file that the issuer lacks).
+    """
 
     jwt: str = ""
     reason: str = ""

@@ -40,6 +40,7 @@ class Delegations:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.silent = False  # the issuer was there and gave no answer when it was asked last
+        self.without_keys = ""  # the file that it lacked then
 
     async def answer(self, p: Principal, wish: Delegate, jwt: str) -> Delegated:
         """The child of `p` with its credential. `jwt`: what `p` connected with, by the broker's word. Raises Refused."""
@@ -129,6 +130,7 @@ class Delegations:
         except (NatsError, msgspec.MsgspecError):
             raise Refused("issuer_unreachable") from None
         self.silent = False
+        self.without_keys = answer.field if answer.reason == "no_keys" else ""
         if not answer.jwt:
             raise _refused_by_issuer(answer)
         try:
@@ -237,5 +239,7 @@ def _refused_by_issuer(answer: Signed) -> Refused:
             return _too_wide(answer.field)
         case "stale":
             return Refused("delegation_stale", field="at")
+        case "no_keys":
+            return Refused("issuer_without_keys")
         case _:
             return Refused("delegation_unproven", field="proof")

@@ -267,6 +267,12 @@ TABLE: dict[str, Wording] = {
         "Nothing was delegated. The operator restarts it: `cordon status` names its pid.",
         15.0,  # longer than a client tries: it doesn't pass by itself
     ),
+    "issuer_without_keys": Wording(
+        "unavailable",
+        "The issuer, which signs credentials, lacks its own keys: it isn't for anything that you sent.",
+        "Nothing was delegated. The operator sees in `cordon status` which file is missing, and how to bring it back.",
+        15.0,  # as above
+    ),
     "starting": Wording(
         "unavailable",
         "The gatekeeper is starting: it reads the ledger again.",
