@@ -182,6 +182,11 @@ TABLE: dict[str, Wording] = {
         "That memory was promoted already, and what it became is active or held.",
         "Read `promoted_as`, or have an operator review it.",
     ),
+    "promotion_rejected": Wording(
+        "conflict",
+        "That memory was promoted, and a review rejected what it became.",
+        "Ask who did: an operator may accept it after all, with `cordon review ID --accept`.",
+    ),
     "prune_nothing": Wording(
         "conflict", "Nothing of this plan may end any more: all of it was read, held or over meanwhile.", "Make a new plan."
     ),
@@ -350,9 +355,11 @@ class Refused(Exception):
         used = f"{self.detail['used']} of {self.limit}" if "used" in self.detail else f"at most {self.limit}"
         return f" It is the {self.detail['whose']}'s {self.field}: {used}."
 
-    def _applied_with(self) -> str:
-        """The command that a plan is for, where it was given to another."""
-        return f" It is for `{self.detail['apply_with']}`." if "apply_with" in self.detail else ""
+    def _named(self) -> str:
+        """The command that a plan is for, where it was given to another; who rejected what a memory became."""
+        if "apply_with" in self.detail:
+            return f" It is for `{self.detail['apply_with']}`."
+        return f" It was rejected by {self.detail['rejected_by']}." if "rejected_by" in self.detail else ""
 
     def frame(self, request_id: str = "", agent: str = "", project: str = "") -> Refusal:
         w = TABLE[self.code]
@@ -365,7 +372,7 @@ class Refused(Exception):
             reasons=list(self.reasons) or [self.code],
             field=self.field,
             limit=self.limit,
-            message=w.message + self._quota() + self._applied_with(),
+            message=w.message + self._quota() + self._named(),
             advice=w.advice,
             retry_after_s=w.retry_after_s,
             detail=self.detail,
