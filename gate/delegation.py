@@ -33,6 +33,7 @@ from gate.writing.sequencer import Stored
 if TYPE_CHECKING:
     from gate.shard import Shard
 
+LACKING_CHARS: Final = 128  # of the name of a file that the issuer says it lacks
 _decode_signed: Final = msgspec.json.Decoder(Signed).decode
 
 
@@ -130,7 +131,7 @@ class Delegations:
         except (NatsError, msgspec.MsgspecError):
             raise Refused("issuer_unreachable") from None
         self.silent = False
-        self.without_keys = answer.field if answer.reason == "no_keys" else ""
+        self.without_keys = answer.field[:LACKING_CHARS] if answer.reason == "no_keys" else ""
         if not answer.jwt:
             raise _refused_by_issuer(answer)
         try:
