@@ -6,31 +6,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gate.ledger.events import COPIED, decode_memory, is_plain
+from gate.ledger.events import decode_memory, is_plain
 from gate.model.embedder import Embedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms
 from gate.reading.retrieve import ProjectIndex
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
-from gate.steps import Steps, pieces
+from gate.steps import Steps
 from gate.writing.context_texts import ContextTexts
-from gate.writing.fold import fold
-from gate.writing.lineage import ContextText, read
+from gate.writing.lineage import RARE_DF_MIN, ContextText, read
 
 PROSE_WORDS: Final = 3
 FETCHED: Final = 32  # texts of a context read at once: 2 MiB at most
-ECHOES: Final = 256  # memories of its own that are read again for a context that is made again
+LOOKED_AT: Final = 1 << 15  # mentions of words before others are served: a millisecond or so
+LOOK_UP: Final = 512  # mentions that take as long as to begin with a word
 
 
-@dataclass(frozen=True, slots=True)
-class NewMemory:
+class NewMemory(msgspec.Struct, frozen=True):
     """A memory to index: its row, its project's number, its terms and unit vector [d], float16 or float32. `aside`: not for
     every member.
     """
@@ -90,11 +89,12 @@ class TenantIndex:
         own = any(tenant.agents.all[n].root == tenant.contexts[context].root for n in writers)
         return self.texts.forget((self.account, context), seqs, own=own)
 
-    def idle(self) -> None:
-        """What waits for a quiet moment: the catalog's commit, and vectors that the approximate index doesn't have yet."""
+    def idle(self) -> bool:
+        """Some of what waits for a quiet moment, whether there is more of it: the catalog's commit, and vectors that the
+        approximate index doesn't have yet.
+        """
         self.catalog.maybe_commit(time.monotonic())
-        for index in self.projects.values():
-            index.vectors.catch_up()
+        return sum(index.vectors.catch_up() for index in self.projects.values()) > 0
 
     def project(self, number: int) -> ProjectIndex:
         index = self.projects.get(number)
@@ -126,11 +126,11 @@ class TenantIndex:
         self, key: tuple[str, bytes], text: ContextText, ctx: Context, tenant: Tenant, embedder: Embedder
     ) -> Steps[None]:
         epoch, fresh = ctx.fresh  # the loop goes on adding
+        again = False
         heard: Iterable[int] = [fresh.popleft() for _ in range(len(fresh))]
         if text.begin(epoch):
             self.texts.resume(key, text)
-            heard = (*ctx.served, *heard)  # it may have been let go in the middle of the epoch
-            yield from self._recall_echoes(ctx, tenant, text)
+            heard, again = (*ctx.served, *heard), True  # it may have been let go in the middle of the epoch
         new = [s for s in dict.fromkeys(heard) if s not in text.texts]
         for start in range(0, len(new), FETCHED):
             some = new[start : start + FETCHED]
@@ -142,6 +142,8 @@ class TenantIndex:
                     yield from self._hear(tenant, text, row, embedder)
                 elif s > self.applied:  # the loop was faster than the index: it comes again; else it is erased
                     fresh.append(s)
+        if again:
+            yield from self._recall_echoes(ctx, tenant, text)
         if new:
             text.compact(ctx.served)
             self.texts.weigh(key, text)
@@ -158,14 +160,32 @@ class TenantIndex:
             text.forget({s}, own=False)
 
     def _recall_echoes(self, ctx: Context, tenant: Tenant, text: ContextText) -> Steps[None]:
-        """After a start, or when it was let go: copies that a family made must not make the words common that it copied."""
+        """After a start, or when it was let go: what a family wrote itself must not make the words common that it was served.
+
+        By the postings, so that no number of later notes hides earlier ones. A word that it brought in itself stays as it is.
+        """
         c = tenant.columns
-        family = list(tenant.agents.all[ctx.root].family)
-        last = np.flatnonzero(np.isin(c.actor[: c.n], family) & (c.kind[: c.n] >= 0))[-ECHOES:].tolist()
-        copies = [s for s in last if any(e.kind == COPIED for e in tenant.up.edges_of(s))]
-        for start in range(0, len(copies), FETCHED):
-            for row in self.catalog.fetch(copies[start : start + FETCHED]).values():
-                text.echoes([t for piece in pieces(row.content) for t in terms(fold(piece).text)])
+        root = tenant.agents.all[ctx.root]
+        family = list(root.family)
+        of_family = np.zeros(len(tenant.agents.all) + 1, np.bool_)  # by agent number; the last stands for all who came since
+        of_family[family] = True
+        numbers = {tenant.projects[name].number for name in root.projects} | {int(c.project[s]) for s in [*ctx.served]}
+        indexes = [self.projects[n] for n in sorted(numbers) if n in self.projects]
+        looked_at = 0
+        for term in text.heard():
+            for index in indexes:
+                looked_at += 1
+                if index.lexical.df(term) <= RARE_DF_MIN:
+                    continue
+                seqs = index.seqs[index.lexical.rows(term)]
+                looked_at += LOOK_UP + len(seqs)
+                by_family = of_family.take(c.actor[seqs], mode="clip")
+                first = int(seqs[0])
+                own = by_family[0] and first <= text.oldest_with(term) and not tenant.up.edges_of(first)
+                if not own:
+                    text.echoed(term, int(np.count_nonzero(by_family)))
+            if looked_at > LOOKED_AT:
+                looked_at = 0
                 yield
 
     def _vector(self, project: int, row: int) -> npt.NDArray[np.float32] | None:

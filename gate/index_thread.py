@@ -94,10 +94,10 @@ class Work:
         if self._made and (ended or self._waited_s >= TOGETHER_S):
             tell(self._hand_over, self._made)
             self._made, self._waited_s = [], 0.0
-        if ended:
-            tell(*((_succeed, self.done, None) if error is None else (_fail, self.done, error)))
         if ended or self.long:
             tell(_succeed, self.parted, None)
+        if ended:
+            tell(*((_succeed, self.done, None) if error is None else (_fail, self.done, error)))
         return ended
 
     def _hand_over(self, made: list[Any]) -> None:
@@ -106,7 +106,8 @@ class Work:
 
 
 class IndexThread:
-    """Runs calls and work on one thread of its own. `idle`: called about every `idle_s` when there is nothing to do.
+    """Runs calls and work on one thread of its own. `idle`: called when there has been nothing to do for `idle_s`, and at once
+    again while it says that there is more of that and nothing else comes.
 
     `damaged`: told on the loop when a projection turns out to be, whoever asked.
     """
@@ -114,12 +115,13 @@ class IndexThread:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        idle: Callable[[], None],
+        idle: Callable[[], bool],
         idle_s: float = 0.05,
         damaged: Callable[[ProjectionUnusable], None] = lambda _: None,
     ) -> None:
         self._loop, self._damaged = loop, damaged
         self._idle, self._idle_s = idle, idle_s
+        self._more = False  # for a quiet moment that has begun
         self._jobs: queue.SimpleQueue[_Call | Work | None] = queue.SimpleQueue()
         self._short, self._long = deque[Work](), deque[Work]()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
@@ -176,13 +178,15 @@ class IndexThread:
     def _take(self) -> bool:
         """The next call or piece of work, or something for a quiet moment; whether this is the end."""
         try:
-            job = self._jobs.get(timeout=self._idle_s)
+            job = self._jobs.get(timeout=0 if self._more else self._idle_s)
         except queue.Empty:
+            self._more = False
             try:
-                self._idle()
+                self._more = self._idle()
             except Exception:  # what is lost here comes again by replay; the next job meets the cause
                 log.exception("the idle work of the index thread failed")
             return False
+        self._more = False
         if isinstance(job, _Call):
             job.run(self._loop)
         elif job is not None:

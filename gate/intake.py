@@ -48,7 +48,7 @@ from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.rights import TABLE, decide, lent
 from gate.state.seats import SHARED
-from gate.turns import Turns
+from gate.turns import CALM_IN_FLIGHT, Turns
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -121,7 +121,7 @@ class Intake:
         if at is None or self.patience.spent(at.key):
             return
         mine = self._waiting.get(at.key, 0)
-        if mine >= ARRIVED_MAX or (mine and self._waiting_all >= ARRIVED_ALL_MAX):  # who has nothing there always has a place
+        if mine >= ARRIVED_MAX or (mine >= CALM_IN_FLIGHT and self._waiting_all >= ARRIVED_ALL_MAX):  # the calm have a place
             self.patience.dropped += 1
             return
         self.waiting.add(at.account, at.key.encode(), x := Arrived(at, m, serve, units("write", len(m.data))))
@@ -195,7 +195,7 @@ class Intake:
             case Ack():
                 self._spawn(self._ack(p, req, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Sync():
-                self.shard.send(m.reply, frames.encode(self._synced(p, request_id)))
+                self._spawn(self._sync(p, m.reply, request_id), m.reply, request_id, p.key, p.project, p)
             case Delegate():
                 self._spawn(self._delegate(p, req, m), m.reply, request_id, p.key, p.project, p)
 
@@ -236,6 +236,13 @@ class Intake:
         elif more > 0:
             self._count("reads_per_second", payer.reads, t.reads, more)
 
+    def _count_text(self, p: Principal, size: int, counted: int) -> int:
+        """What a draft of so many bytes counts for, of which so much is counted."""
+        count = max(counted, units("write", size))
+        if count > counted:
+            self._count("writes_per_second", p.tenant.agents.payer(p.agent).writes, p.tenant.writes, count - counted)
+        return count
+
     def _count(self, field: str, agent: Bucket, tenant: Bucket, count: int) -> None:
         """Take a request that counts for so many from what agent and tenant may send a second."""
         if not self.shard.rates:
@@ -269,6 +276,8 @@ class Intake:
         if d.supersedes and (not supersedes or t.columns.project[supersedes] != t.projects[p.project].number):
             raise Refused("supersede_unknown", field="supersedes")
         self._one_user(p, checked.scope, d.scope_id)
+        if promotes:  # it costs what its text costs, though that isn't sent
+            count = self._count_text(p, t.columns.at.body[promotes], count)
         w = Write(
             p,
             checked,
@@ -424,12 +433,16 @@ class Intake:
         self.shard.send(m.reply, frames.encode(answer))
 
     # --- notices ----------------------------------------------------------------------------------
-    def _synced(self, p: Principal, request_id: str) -> Synced:
+    async def _sync(self, p: Principal, reply: str, request_id: str) -> None:
         t = p.tenant
         open_ = t.notices.get(p.agent.number, {})
         shown = list(open_)[: limits.SYNC_NOTICES_MAX]  # oldest first; the others come when these are acknowledged
-        notices = [self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key) for case, kind in shown]
-        return Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
+        notices = []
+        for case, kind in shown:
+            notices.append(self.shard.holds.notices.notice(t, t.cases[case], kind, p.agent, p.key))
+            await asyncio.sleep(0)  # of a large case it takes a while
+        synced = Synced(request_id=request_id, agent=p.key, project=p.project, notices=notices, position=t.position)
+        self.shard.send(reply, frames.encode(synced))
 
     async def _ack(self, p: Principal, req: Ack, reply: str, request_id: str) -> None:
         t = p.tenant
@@ -455,7 +468,7 @@ class Intake:
             await self.shard.sequencer.commit(t, events)
 
         await self.shard.operators.barrier(t, run)
-        self.shard.send(reply, frames.encode(self._synced(p, request_id)))
+        await self._sync(p, reply, request_id)
 
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:

@@ -30,6 +30,7 @@ from bus.frames import (
     Frame,
     Hold,
     LegalHoldRequest,
+    Member,
     Prune,
     Release,
     Review,
@@ -43,18 +44,20 @@ from bus.frames import (
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
+from gate.containment.plans import counted_of, seen_of
 from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.ledger.events import decode_memory
 from gate.lifecycle.ends import ENDED_BECAUSE, SESSION, end_events, ended_by, of_session
-from gate.pages import Page, filled, following
+from gate.pages import Page, following
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import code_here, counted_rows, decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import code_here, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.columns import NEVER_MS, REVIEWS
+from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
 from gate.writing.redact import redact
@@ -101,7 +104,7 @@ class Operators:
             case CaseQuery():
                 return await self._cases(p, req)
             case Trace():
-                return self._trace(p, req)
+                return await self._trace(p, req)
             case Why():
                 return await self._why(p, req)
             case ContextRequest():
@@ -160,35 +163,35 @@ class Operators:
         return Cases(agent=p.key, request_id=req.request_id, cases=page.items, position=t.position, next=more)
 
     # --- trace ------------------------------------------------------------------------------------
-    def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
+    async def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
         t = p.tenant
         root = resolve(p, req.id)
         if req.hops is not None and not 0 <= req.hops <= HOPS_MAX:
             raise Refused("out_of_range", field="hops", limit=HOPS_MAX)
         kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
-        graph = t.down if req.direction == "down" else t.up
-        closure = graph.closure([root], kinds, req.hops)
-        counts = np.isin(closure.nodes, counted_rows(p, closure.nodes))
-        depth = dict(zip(closure.nodes[counts].tolist(), closure.depth[counts].tolist(), strict=True))
-        seen = sorted((s for s in depth if decide(p, s)), key=lambda s: (depth[s], s))
-        start, member = max(0, req.cursor), self.shard.holds.plans.member
-
-        def edges_to(s: int) -> list[Edge]:
-            above = [e for e in t.up.edges_of(s) if e.kind in kinds and e.node in depth and decide(p, e.node)]
-            return [_edge(t, e.node, s, e.kind, e.confidence) for e in above]
-
-        page = filled((member(t, s, depth[s]), edges_to(s)) for s in seen[start:])  # of one node there may be 128 edges
+        plans = self.shard.holds.plans
+        closure, _ = await plans.closure(t, [root], kinds, up=req.direction != "down", hops=req.hops)
+        closure = counted_of(p, closure)
+        seen = seen_of(p, closure)
+        start, page = max(0, req.cursor), Page[tuple[Member, list[Edge]]]()
+        reached = set(closure.nodes.tolist())
+        for s, hops in zip(*(x[start : start + PAGE_ITEMS_MAX].tolist() for x in seen), strict=True):
+            above = [e for e in t.up.edges_of(s) if e.kind in kinds and e.node in reached and decide(p, e.node)]
+            edges = [_edge(t, e.node, s, e.kind, e.confidence) for e in above]  # of one node there may be 128
+            if not page.add((plans.member(t, s, hops), edges)):
+                break
+            await asyncio.sleep(0)
         return TraceAnswer(
             agent=p.key,
             request_id=req.request_id,
             root=t.memory_id(root),
             direction=req.direction,
-            nodes=[node for node, _ in page],
-            edges=[edge for _, edges in page for edge in edges],
-            count=len(depth),
-            elsewhere=len(depth) - len(seen),
+            nodes=[node for node, _ in page.items],
+            edges=[edge for _, edges in page.items for edge in edges],
+            count=len(reached),
+            elsewhere=len(reached) - len(seen.nodes),
             position=t.position,
-            next=following(start, len(page), len(seen)),
+            next=following(start, len(page.items), len(seen.nodes)),
         )
 
     # --- why --------------------------------------------------------------------------------------
@@ -327,7 +330,6 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            _may_close(p, ctx)
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
         labels, exposed = ctx.labels, _cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
@@ -352,6 +354,7 @@ class Operators:
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms = self.shard.now_ms()
+        _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)
         await self.shard.sequencer.commit(
             p.tenant,
@@ -389,17 +392,27 @@ class Operators:
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
 
+def _share(confidence: int) -> float:
+    return round(confidence / 255, 2)
+
+
 def _edge(t: Tenant, parent: int, child: int, kind: int, confidence: int) -> Edge:
     """`confidence`: of 255."""
-    return Edge(from_=t.memory_id(parent), to=t.memory_id(child), kind=E.EDGE_KINDS[kind], confidence=round(confidence / 255, 2))
+    return Edge(from_=t.memory_id(parent), to=t.memory_id(child), kind=E.EDGE_KINDS[kind], confidence=_share(confidence))
 
 
-def _may_close(p: Principal, ctx: Context) -> None:
-    """A close sheds the labels of all that the context was served: by who answers for every project that its agents read in."""
-    t, at = p.tenant, p.tenant.columns.at
+def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:
+    """A close sheds the labels of all that the context was served, and ends its notes: by who may see all of it."""
+    if p.role == "supervisor":
+        return
+    t, at, labels = p.tenant, p.tenant.columns.at, ctx.labels
     projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
-    if p.role != "supervisor" and not all(has_project(p, name) for name in projects):
+    if MANY in labels.comp or len(labels_here(p, labels.comp)) < len(labels.comp):  # of what fell out of its window, too
+        raise Refused("context_elsewhere", field="agent")
+    notes = of_session(t, ctx, now_ms)
+    seen = labels.cls <= p.rights.clearance and len(visible_rows(p, notes)) == len(notes)
+    if not seen or not all(has_project(p, name) for name in projects):
         raise Refused("context_elsewhere", field="agent")
 
 

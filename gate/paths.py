@@ -33,9 +33,6 @@ class Paths:
     def catalog(self, account: str) -> Path:
         return self.folder / "tenants" / account / "catalog.sqlite"
 
-    def vector_files(self, account: str) -> Path:
-        return self.folder / "tenants" / account / "vectors"
-
     def user_key(self, tenant: str, account: str) -> bytes:
         """The key that hashes the ids of a tenant's end users. OSError or ValueError where there is none, or no whole one."""
         own = self.home / "trust" / "tenants" / tenant / "user-ids.key"

@@ -33,12 +33,11 @@ from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
 from gate.ledger.replay import NOTHING_LOST, Accepted, Blocks, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
-from gate.projections.lexical import indexed
+from gate.projections.lexical import indexed_at_once
 from gate.projections.lineage_rows import Rows
 from gate.projections.vectors import DIM
 from gate.reads_front import ReadsFront, left_of
 from gate.state.tenant import Tenant
-from gate.steps import finished
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -204,19 +203,10 @@ class Recovery:
                     break
                 event = E.decode_event(meta)
                 decoded.append(event)
-                self.front.ledger_event(event)
-                t.apply(seq, event, _note(event, body), event_bytes(meta, body), len(body or b""))
-                self._check_body(section.tenant, seq, event, body, block.header.no)
-                if isinstance(event, E.TenantAdded) and not t.deleted:
-                    if s.paths.deleted(event.name).exists():
-                        t = await self._passed_by(t)
-                    else:
-                        t.user_key = self._user_key(event.name, section.tenant)
-                elif isinstance(event, E.TenantChanged) and event.state == "deleted":
-                    t = await self._ended(t)
-                if isinstance(event, E.MemoryWritten) and not t.deleted:
-                    self.waiting.setdefault(section.tenant, []).append(self._memory(t, seq, meta, body, event))
-                    self.count += 1
+                if isinstance(event, E.MemoryWritten):  # nearly all are
+                    self._written(t, seq, event, meta, body)
+                else:
+                    t = await self._fact(t, seq, event, meta, body, block.header.no)
             self.events += len(decoded)
             if not t.broken:
                 self._same_chain(section)
@@ -233,6 +223,28 @@ class Recovery:
         if self.count >= FLUSH_MEMORIES:
             await self._flush()
             self.progress(block.header.no, last)
+
+    def _written(self, t: Tenant, seq: int, event: E.MemoryWritten, meta: bytes, body: bytes | None) -> None:
+        t.apply(seq, event, "", event_bytes(meta, body), len(body or b""))
+        if t.deleted:
+            return
+        if body is None:
+            self.bare.add((t.account, seq))
+        self.waiting.setdefault(t.account, []).append(self._memory(t, seq, meta, body, event))
+        self.count += 1
+
+    async def _fact(self, t: Tenant, seq: int, event: E.AnyEvent, meta: bytes, body: bytes | None, block: int) -> Tenant:
+        """Any other event; the tenant as it is from there on."""
+        self.front.ledger_event(event)
+        t.apply(seq, event, _note(body), event_bytes(meta, body), len(body or b""))
+        self._check_body(t.account, seq, event, body, block)
+        if isinstance(event, E.TenantAdded) and not t.deleted:
+            if self.shard.paths.deleted(event.name).exists():
+                return await self._passed_by(t)
+            t.user_key = self._user_key(event.name, t.account)
+        elif isinstance(event, E.TenantChanged) and event.state == "deleted":
+            return await self._ended(t)
+        return t
 
     def _tenant(self, account: str) -> Tenant:
         """A tenant that the ledger names: its catalog is opened, or set aside and made anew."""
@@ -290,7 +302,7 @@ class Recovery:
             return NewMemory(row, project, frozenset(), nothing, not E.is_plain(e))
         b = E.decode_memory_body(body[E.SALT_BYTES :])
         row = MemoryRow(seq, meta, b.content, tuple(b.evidence), b.run, b.task, b.session, b.trace_id, b.scope_id)
-        return NewMemory(row, project, finished(indexed(b.content)), self._vector(e, b), not E.is_plain(e))
+        return NewMemory(row, project, indexed_at_once(b.content), self._vector(e, b), not E.is_plain(e))
 
     def _vector(self, e: E.MemoryWritten, b: E.MemoryBody) -> npt.NDArray[Any]:
         """float16 as it lies in the ledger: the index thread widens many at once."""
@@ -312,8 +324,6 @@ class Recovery:
         elif isinstance(event, E.HomeRestored) and event.part is not None:  # applied: what it left out counts as erased
             erased = self.shard.tenants[account].columns.at.erased
             self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
-        elif isinstance(event, E.MemoryWritten) and body is None:
-            self.bare.add((account, seq))
         elif body is None and _has_body(event):
             raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
 
@@ -415,11 +425,9 @@ def _has_body(event: E.AnyEvent) -> bool:
     return bool(getattr(event, "body", None))
 
 
-def _note(event: E.AnyEvent, body: bytes | None) -> str:
-    """The free text of an event's body; empty for memories, whose text the catalog keeps."""
-    if body is None or isinstance(event, E.MemoryWritten):
-        return ""
-    return E.decode_note(body[E.SALT_BYTES :]).text
+def _note(body: bytes | None) -> str:
+    """The free text of an event's body. Not of a memory's, whose text the catalog keeps."""
+    return "" if body is None else E.decode_note(body[E.SALT_BYTES :]).text
 
 
 def stamp() -> str:

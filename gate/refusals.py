@@ -211,8 +211,8 @@ TABLE: dict[str, Wording] = {
     ),
     "context_elsewhere": Wording(
         "denied",
-        "This context was also served memories of projects that this credential doesn't have.",
-        "Ask an operator of all the agent's projects, or a supervisor.",
+        "This context was also served, or wrote, memories that this credential may not see.",
+        "Ask an operator of all the agent's projects and classifications, or a supervisor.",
     ),
     "case_pending": Wording("conflict", "This case is still being written.", "Try again in a moment."),
     "key_taken": Wording("conflict", "This key belongs to an agent already.", "Make a new key pair for each child."),

@@ -298,7 +298,7 @@ def decide(p: Principal, resource: int | Agent, now_ms: int = 0) -> bool:
     return p.row.memories(p, resource, now_ms)
 
 
-def decide_all(p: Principal, memories: list[int]) -> bool:
+def decide_all(p: Principal, memories: Iterable[int]) -> bool:
     """Whether that holds for each of several: what it takes to act on a plan or case of somebody else."""
     return all(decide(p, s) for s in memories)
 

@@ -156,7 +156,7 @@ class Shard:
             t.quotas = quotas
 
     async def drop_tenant(self, t: Tenant) -> None:
-        """Forget a deleted tenant: its live state at once, its catalog and index files when this returns."""
+        """Forget a deleted tenant: its live state at once, its catalog when this returns."""
         self.tenants[t.account] = t.remains()
         index, folder = self.indexes.pop(t.account), self.paths.catalog(t.account).parent
 
@@ -170,9 +170,11 @@ class Shard:
     def tenant_number(self, t: Tenant) -> int:
         return self.event_rows.numbers.get(t.account, -1)
 
-    def _idle(self) -> None:
-        for index in list(self.indexes.values()):
-            index.idle()
+    def _idle(self) -> bool:
+        if self.state != "ready":  # a replay is no quiet moment
+            return False
+        more = [index.idle() for index in list(self.indexes.values())]
+        return any(more)
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""

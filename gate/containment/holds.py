@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,7 +101,7 @@ class Holds:
         else:
             roots = select(p, req.selector, named.sources)
             closure, ms = await self.plans.closure(t, roots)
-            extra = self.plans.suspects(t, closure.nodes) if req.suspects else []
+            extra = await self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
         case = self._set(p, roots, closure.nodes, message)
         await self._seal_or_wait(p, case, named.plan_id, message)
@@ -121,8 +122,9 @@ class Holds:
         """In memory first: from here on no read or write gets past it."""
         t, now_ms = p.tenant, self.shard.now_ms()
         case = CaseState(
-            ids.new_raw(now_ms), p.agent.number, p.rights.person, why, roots, members, now_ms, CLOSURE_KINDS, until_ms=until_ms
-        )
+            ids.new_raw(now_ms), p.agent.number, p.rights.person, why, array("i", roots), members, now_ms, CLOSURE_KINDS,
+            until_ms=until_ms,
+        )  # fmt: skip
         t.cases[case.id] = case
         t.raise_holds(members)
         t.expose(case)
@@ -162,7 +164,7 @@ class Holds:
                 case=case.id,
                 agent=p.agent.id,
                 person=p.rights.person,
-                roots=case.roots,
+                roots=list(case.roots),
                 parts=len(parts),
                 count=len(case.members),
                 digest=members_digest(case.members),
@@ -343,7 +345,9 @@ def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list
     for s in joined[~np.isin(joined, closure.nodes)].tolist():  # as they were written: parents come first
         above = [e.node for e in t.up.edges_of(s) if e.node in case]
         hops[s] = 1 + min((hops[p] if p in hops else _depth(closure, p) for p in above), default=0)
-    return [hops[s] if s in hops else _depth(closure, s) for s in page]
+    at = np.minimum(np.searchsorted(closure.nodes, page), len(closure.nodes) - 1)
+    depths = np.where(closure.nodes[at] == page, closure.depth[at], 0).tolist()
+    return [hops.get(s, depth) for s, depth in zip(page, depths, strict=True)]
 
 
 def _depth(closure: Closure, seq: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from gate.plan_kinds import refuse_other
 from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import counted_rows, decide, decide_all
+from gate.rights import counted_rows, decide, decide_all, visible_rows
 from gate.state.tenant import Tenant
 
 from .closure import Closure
@@ -40,8 +40,10 @@ DRIFT_MIN: Final = 100
 DRIFT_SHARE: Final = 0.10
 KEPT_MAX: Final = 32  # plans at hand: applying a fresh one waits for no index thread
 OFF_LOOP_EDGES: Final = 20_000  # a graph this small is walked in well under a millisecond
+PART: Final = 512  # nodes of a closure that are looked at before others are served: a few milliseconds
 
 Nodes = npt.NDArray[np.int32]
+T = TypeVar("T")
 
 
 class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -71,24 +73,34 @@ class Plans:
         self.shard = shard
         self._kept: dict[tuple[str, bytes], tuple[PlanRecord, int]] = {}  # (account, id) → (plan, when it expires), newest last
 
-    async def closure(self, t: Tenant, roots: list[int], kinds: tuple[int, ...] = CLOSURE_KINDS) -> tuple[Closure, float]:
+    async def closure(
+        self,
+        t: Tenant,
+        roots: Sequence[int],
+        kinds: Collection[int] = CLOSURE_KINDS,
+        *,
+        up: bool = False,
+        hops: int | None = None,
+    ) -> tuple[Closure, float]:
         """The closure of `roots` and the milliseconds it took; a large graph is walked off the loop."""
-        start = time.perf_counter()
-        if t.down.edges > OFF_LOOP_EDGES:
-            closure = await asyncio.to_thread(t.down.closure, roots, kinds)
+        start, graph = time.perf_counter(), t.up if up else t.down
+        if graph.edges > OFF_LOOP_EDGES:
+            closure = await asyncio.to_thread(graph.closure, roots, kinds, hops)
         else:
-            closure = t.down.closure(roots, kinds)
+            closure = graph.closure(roots, kinds, hops)
         return closure, (time.perf_counter() - start) * 1e3
 
-    def suspects(self, t: Tenant, members: Nodes) -> list[int]:
+    async def suspects(self, t: Tenant, members: Nodes) -> list[int]:
         """Children by a served edge over the threshold that are not members themselves."""
         known = set(members.tolist())
-        out = {
-            edge.node
-            for m in members.tolist()
-            for edge in t.down.edges_of(m)
-            if edge.kind == E.SERVED and edge.confidence >= SUSPECT_CONFIDENCE and edge.node not in known
-        }
+        out = set[int]()
+        async for part in _in_parts(members.tolist()):
+            out |= {
+                edge.node
+                for m in part
+                for edge in t.down.edges_of(m)
+                if edge.kind == E.SERVED and edge.confidence >= SUSPECT_CONFIDENCE and edge.node not in known
+            }
         return sorted(out)
 
     async def plan(self, p: Principal, req: Hold) -> Plan:
@@ -96,17 +108,18 @@ class Plans:
         if req.plan:
             plan_id, record = await self.load(p, req.plan)
             closure, _ = await self.closure(p.tenant, record.roots)
-            return await self._shown(p, plan_id, record, closure, 0.0, req)
+            return await self._shown(p, plan_id, record, closure, await self.suspects(p.tenant, closure.nodes), 0.0, req)
         t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
         unseen: list[int] = []
         if case is not None:
             roots, unseen = written_since(p, case)
         else:
             roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
+        policy, generation = t.policy, t.generation  # what comes while it is worked out is drift
         closure, ms = await self.closure(t, roots + unseen)
-        suspects = self.suspects(t, closure.nodes)
+        suspects = await self.suspects(t, closure.nodes)
         record = PlanRecord(
-            roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], t.policy, t.generation, p.agent.id,
+            roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], policy, generation, p.agent.id,
             case.id if case is not None else b"",
         )  # fmt: skip
         plan_id, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
@@ -116,60 +129,70 @@ class Plans:
         self._kept[t.account, plan_id] = record, expires_ms
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
-        return await self._shown(p, plan_id, record, closure, ms, req)
+        return await self._shown(p, plan_id, record, closure, suspects, ms, req)
 
-    async def _shown(self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, ms: float, req: Hold) -> Plan:
-        t, c = p.tenant, p.tenant.columns
-        counted = counted_rows(p, closure.nodes)
-        nodes, depth = counted.tolist(), closure.depth[np.isin(closure.nodes, counted)].tolist()
-        told = t.served_agents(nodes)
-        names = await names_of(p, told)
+    async def _shown(
+        self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, suspects: list[int], ms: float, req: Hold
+    ) -> Plan:
+        t, at = p.tenant, p.tenant.columns.at
+        closure = counted_of(p, closure)
+        nodes, seen = closure.nodes.tolist(), seen_of(p, closure)
+        visible = seen.nodes.tolist()
         cursor = max(0, req.cursor)
-        part = slice(cursor, cursor + PAGE_ITEMS_MAX)
-        order = sorted(range(len(nodes)), key=lambda i: (depth[i], nodes[i]))
-        seen = [i for i in order if decide(p, nodes[i])]
+        page = slice(cursor, cursor + PAGE_ITEMS_MAX)
         members = set(nodes)
-        exposed = sum(1 for ctx in t.contexts.values() if not members.isdisjoint(ctx.served))
-        hidden = len(nodes) - len(seen)
-        visible = [nodes[i] for i in seen]
-        roots = [r for r in record.roots if decide(p, r)]
-        suspects = [s for s in self.suspects(t, counted) if decide(p, s)]
-        again = [s for s in current_again(t, counted, self.shard.now_ms()) if decide(p, s)]
+        agents, projects, kinds = Counter[str](), Counter[str](), Counter[str]()
+        mixed = reads = exposed = 0
+        async for part in _in_parts(visible):
+            agents.update(t.agents.all[at.actor[s]].name for s in part)
+            projects.update(t.project_names[at.project[s]] for s in part)
+            kinds.update(KINDS[at.kind[s]] for s in part)
+            mixed += sum(1 for s in part if self._mixed(t, s, members))
+        told = set[int]()
+        async for part in _in_parts(nodes):
+            reads += sum(map(t.served_to.count, part))
+            told.update(t.served_to.agents(part))
+        async for some in _in_parts(list(t.contexts.values())):
+            exposed += sum(1 for ctx in some if not members.isdisjoint(ctx.served))
+        names = await names_of(p, [t.agents.all[number] for number in sorted(told)])
+        roots = visible_rows(p, np.array(record.roots, np.int32))
+        suspects = visible_rows(p, np.array(suspects, np.int32))
+        again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
         return Plan(
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in roots[part]],
+            roots=[t.memory_id(r) for r in roots[page]],
             roots_count=len(roots),
-            members=[self.member(t, nodes[i], depth[i], members) for i in seen[part]],
+            members=[self.member(t, s, n, members) for s, n in zip(visible[page], seen.depth[page].tolist(), strict=True)],
             count=len(nodes),
-            elsewhere=hidden,
-            by_agent=_counted(t.agents.all[int(c.actor[s])].name for s in visible),
-            by_project=_counted(t.project_names[int(c.project[s])] for s in visible),
-            by_kind=_counted(KINDS[int(c.kind[s])] for s in visible),
-            by_depth=_counted(str(depth[i]) for i in seen),
-            suspects=[self.member(t, s, 0, members) for s in suspects[part]],
+            elsewhere=len(nodes) - len(visible),
+            by_agent=_most(agents),
+            by_project=_most(projects),
+            by_kind=_most(kinds),
+            by_depth=_most(Counter(map(str, seen.depth.tolist()))),
+            suspects=[self.member(t, s, 0, members) for s in suspects[page]],
             suspects_count=len(suspects),
-            mixed=sum(1 for s in visible if self._mixed(t, s, members)),
-            already_held=int(np.count_nonzero(c.held[counted])),
+            mixed=mixed,
+            already_held=int(np.count_nonzero(t.columns.held[closure.nodes])),
             contexts_exposed=exposed,
-            agents_to_tell=names[part],
+            agents_to_tell=names[page],
             agents_to_tell_count=len(names),
             told_elsewhere=len(told) - len(names),
-            reads_lost=sum(map(t.served_to.count, nodes)),
+            reads_lost=reads,
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,
-            next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (seen, roots, suspects, again, names))),
+            next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (visible, roots, suspects, again, names))),
             closure_ms=round(ms, 3),
-            again=[self.member(t, s, 0) for s in again[part]],
+            again=[self.member(t, s, 0) for s in again[page]],
             again_count=len(again),
             rollback=ids.text("case_", record.rollback) if record.rollback else "",
         )
 
     def _mixed(self, t: Tenant, seq: int, members: set[int]) -> bool:
         """Whether it also derives from something that is not a member."""
-        parents = [e.node for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
-        return any(parent in members for parent in parents) and any(parent not in members for parent in parents)
+        inside = [e.node in members for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
+        return any(inside) and not all(inside)
 
     def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
         """`members`: what it is a member of; None where it's a node of a trace, which is never mixed."""
@@ -271,5 +294,26 @@ class Plans:
         return added
 
 
-def _counted(values: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(values).most_common(100))
+def counted_of(p: Principal, closure: Closure) -> Closure:
+    """What of a closure counts for an operator."""
+    here = np.isin(closure.nodes, counted_rows(p, closure.nodes), assume_unique=True)
+    return Closure(closure.nodes[here], closure.depth[here])
+
+
+def seen_of(p: Principal, closure: Closure) -> Closure:
+    """What of a closure an operator may see: the nearest first, of one depth the oldest."""
+    here = np.isin(closure.nodes, np.array(visible_rows(p, closure.nodes), np.int32), assume_unique=True)
+    nodes, depth = closure.nodes[here], closure.depth[here]
+    order = np.lexsort((nodes, depth))
+    return Closure(nodes[order], depth[order])
+
+
+async def _in_parts(whole: list[T]) -> AsyncIterator[list[T]]:
+    """Parts that take a few milliseconds; others have their turn between them."""
+    for start in range(0, len(whole), PART):
+        yield whole[start : start + PART]
+        await asyncio.sleep(0)
+
+
+def _most(counted: Counter[str]) -> dict[str, int]:
+    return dict(counted.most_common(100))

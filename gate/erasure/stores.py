@@ -3,8 +3,7 @@
 The ledger says that a text is gone (`memory_erased`) before the first store forgets it, and that it is gone everywhere
 (`erasure_done`) after the last. Between the two every step may be repeated, so whatever is killed goes on at the next start:
 
-    purge      postings, vectors, catalog and its log, windows of contexts, copies set aside, vector files,      this process
-               the home's snapshots
+    purge      postings, vectors, catalog and its log, windows of contexts, copies set aside, snapshots          this process
     strip      the block without these bodies into ERASED, then the original overwritten                         the janitor
     look       the original is gone, the copy has its hash and none of these bodies                              this process
 
@@ -44,7 +43,7 @@ RETRY_S: Final = 1.0
 JANITOR_SILENT_S: Final = 30.0
 TROUBLE_CHARS_MAX: Final = 200
 
-# Stores as a receipt lists them, and what is done there. The counts of the last four are files and blocks, else memories.
+# Stores as a receipt lists them, and what is done there. The last three count files, segments and blocks, the others memories.
 STORES: Final = {
     "live_state": "marked as erased; id, labels, lineage and attribution stay",
     "catalog": "text, evidence and clear labels overwritten, the write-ahead log emptied",
@@ -52,7 +51,6 @@ STORES: Final = {
     "vectors": "overwritten with zeros",
     "contexts": "windows of agents that could hold some of it, forgotten",
     "set_aside": "old catalogs that a rebuild had moved away, deleted (files)",
-    "vector_files": "cached index files, deleted",
     "snapshots": "texts taken out of the home's snapshots (segments); copies elsewhere lose them at their next `cordon backup`",
     "ledger": "blocks stripped into ERASED, the originals overwritten",
 }
@@ -139,15 +137,14 @@ class Erasures:
             return
         if not await s.index.call(index.catalog.scrub):
             raise Refused("store_behind")
-        aside, vectors = await asyncio.to_thread(_delete_copies, s.paths.run, s.paths.vector_files(t.account), t.account)
+        aside = await asyncio.to_thread(_delete_copies, s.paths.run, t.account)
         texts = frozenset((t.account, seq) for seq in members)
         snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts, Notary(s.paths.creds))
         n = len(members)
         was = erasure.stores
         erasure.stores = {
             **was, "live_state": n, "catalog": n, "postings": n, "vectors": n, "contexts": max(windows, was.get("contexts", 0)),
-            "set_aside": aside + was.get("set_aside", 0), "vector_files": vectors + was.get("vector_files", 0),
-            "snapshots": snapshots + was.get("snapshots", 0),
+            "set_aside": aside + was.get("set_aside", 0), "snapshots": snapshots + was.get("snapshots", 0),
         }  # fmt: skip
 
     def janitor_is_silent(self) -> bool:
@@ -251,10 +248,9 @@ class Erasures:
         await self.shard.operators.barrier(t, run)
 
 
-def _delete_copies(run: Path, vector_files: Path, account: str) -> tuple[int, int]:
-    """Delete what can be made again and may hold text: catalogs set aside, cached vector indexes. How many of each."""
+def _delete_copies(run: Path, account: str) -> int:
+    """Delete the catalogs that were set aside: what was right in them was made again. How many files."""
     aside = [p for p in run.glob(f"aside-*/{account}/*") if p.is_file()]
-    vectors = [p for p in vector_files.glob("*") if p.is_file()]
-    for path in (*aside, *vectors):
+    for path in aside:
         path.unlink(missing_ok=True)
-    return len(aside), len(vectors)
+    return len(aside)

@@ -210,7 +210,8 @@ class _Reader:
         if at + 4 > len(self.data):
             raise self.corrupt("it ends within a length.")
         self.at = at + 4
-        return int(_U32.unpack_from(self.data, at)[0])
+        size: int = _U32.unpack_from(self.data, at)[0]
+        return size
 
     def take(self, size: int) -> bytes:
         end = self.at + size
@@ -221,7 +222,13 @@ class _Reader:
         return part
 
     def framed(self) -> bytes:
-        return self.take(self.length())
+        start = self.at + 4
+        if start <= len(self.data):
+            end = start + _U32.unpack_from(self.data, self.at)[0]
+            if end <= len(self.data):
+                self.at = end
+                return self.data[start:end]
+        return self.take(self.length())  # which says what is wrong
 
     def parse(self, what: str, decoder: msgspec.msgpack.Decoder[_T], raw: bytes) -> _T:
         try:

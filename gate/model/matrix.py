@@ -8,7 +8,7 @@ one). One torch thread a process: two collapse under contention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ _WAITING_MAX: Final = 64
 # between two questions would never meet a shape again. So products have one of few.
 _ROWS_STEP: Final = 64
 _STEPS_AN_OCTAVE: Final = 8
+_SQUARABLE: Final = 1e-15  # squares of lengths down to this are normal float32 numbers
 
 torch.set_num_threads(1)
 
@@ -38,9 +39,11 @@ def _rows_of(n: int) -> int:
 
 def unit(vectors: Vectors) -> Vectors:
     """Rows scaled to length 1; zero rows stay zero."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-    norms[norms == 0.0] = 1.0
-    scaled: Vectors = (vectors / norms[:, None]).astype(np.float32)
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    if not np.all((norms > _SQUARABLE) & (norms < 1 / _SQUARABLE)):  # squares out of float32's range, or no length at all
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+        norms[norms == 0.0] = 1.0
+    scaled: Vectors = (vectors / norms[:, None]).astype(np.float32, copy=False)
     return scaled
 
 
@@ -98,12 +101,19 @@ class UnitMatrix:
         """Overwrite rows with zeros: they are gone from memory and evidence of nothing."""
         self._all()[torch.from_numpy(rows.astype(np.int64))] = 0.0
 
+    def only(self, rows: Sequence[int]) -> UnitMatrix:
+        """Another matrix of these rows alone, in this order, bit by bit."""
+        found = UnitMatrix(self.dim)
+        found._data = self._rows(np.array(rows, np.int64))
+        found._n = len(rows)
+        return found
+
     def gather(self, rows: Rows) -> Vectors:
         """float32[len(rows), dim]."""
         found: Vectors = self._rows(rows).float().numpy()
         return found
 
-    def _rows(self, rows: Rows) -> torch.Tensor:
+    def _rows(self, rows: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
         """`index_select` takes a sixth of what indexing takes."""
         return self._all().index_select(0, torch.from_numpy(rows.astype(np.int64)))
 

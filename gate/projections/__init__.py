@@ -16,7 +16,7 @@ from bus.errors import CordonError
 _log = logging.getLogger(__name__)
 
 Doubt = Literal["damaged", "schema", "stream"]
-_COMPANIONS = ("", "-wal", "-shm", "-journal", ".wal")  # SQLite's and DuckDB's side files
+COMPANIONS = ("", "-wal", "-shm", "-journal", ".wal")  # SQLite's and DuckDB's side files
 
 
 class ProjectionUnusable(CordonError):
@@ -48,7 +48,7 @@ def set_aside(path: Path, aside_dir: Path) -> list[Path]:
     """Move a file and its side files into `aside_dir`, never over something there. Returns where they are now; logs each."""
     aside_dir.mkdir(parents=True, exist_ok=True)
     moved: list[Path] = []
-    for suffix in _COMPANIONS:
+    for suffix in COMPANIONS:
         source = path.with_name(path.name + suffix)
         if source.exists():
             target = _free_name(aside_dir / source.name)

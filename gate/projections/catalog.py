@@ -45,8 +45,7 @@ _MACHINE: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(msgspec.Struct, frozen=True, gc=False):
     """What the catalog keeps of a memory. `seq` is its tenant_seq; `meta` decodes with gate.ledger.events.decode_memory."""
 
     seq: int
@@ -406,7 +405,7 @@ def columns_of(seq: int, meta: bytes, body: MemoryBody | None) -> tuple[object, 
     return (seq, meta, body.content, evidence, body.run, body.task, body.session, body.trace_id, body.scope_id)
 
 
-COLUMNS: Final = tuple(MemoryRow.__slots__)
+COLUMNS: Final = tuple(MemoryRow.__struct_fields__)
 
 
 def citations_of(evidence: Sequence[str]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import Stemmer
 
-from gate.steps import Steps, pieces
+from gate.steps import Steps, finished, pieces
 
 POSTING_BUDGET: Final = 1_500  # measured on LoCoMo: costs no recall, and stops growth with the project
 TERM_CHARS_MAX: Final = 64  # longer runs are cut: they are keys of the index, not text
@@ -81,7 +81,7 @@ def terms(text: str) -> list[str]:
 
 def indexed(text: str) -> Steps[frozenset[str]]:
     """The terms that a memory is found by: of a text with too many, those that come first. In steps."""
-    if text.isascii() and len(text) <= INDEXED_TERMS_MAX:  # a term takes more than a character: not too many
+    if _short(text):
         return frozenset(terms(text))
     found: dict[str, None] = {}
     for piece in pieces(text):
@@ -90,6 +90,16 @@ def indexed(text: str) -> Steps[frozenset[str]]:
             return frozenset(list(found)[:INDEXED_TERMS_MAX])
         yield
     return frozenset(found)
+
+
+def indexed_at_once(text: str) -> frozenset[str]:
+    """The same in one go."""
+    return frozenset(terms(text)) if _short(text) else finished(indexed(text))
+
+
+def _short(text: str) -> bool:
+    """Whether it can't have too many terms: each takes more than a character."""
+    return text.isascii() and len(text) <= INDEXED_TERMS_MAX
 
 
 def words(text: str) -> list[str]:
@@ -205,6 +215,10 @@ class LexicalIndex:
     def df(self, term: str) -> int:
         """In how many rows a term is."""
         return len(self._postings.get(term, ()))
+
+    def rows(self, term: str) -> Rows:
+        """The rows that a term is in, ascending; a copy."""
+        return np.array(self._postings.get(term, ()), np.int32)
 
     def search(self, query: Iterable[str], limit: int, allowed: npt.NDArray[np.bool_] | None = None) -> tuple[Rows, Scores]:
         """At most `limit` rows by the sum of their terms' idf, best first, equal scores newest first.

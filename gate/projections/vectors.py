@@ -1,26 +1,19 @@
 """The vectors of one project: an exact matrix, and above a size an HNSW index beside it. The only user of hnswlib.
 
 Owned by the index thread (hnswlib isn't safe for a search beside an add). Invariants: rows are consecutive numbers in the order
-of `add`; the exact matrix is the truth and the HNSW index a cache of it, dropped at any doubt; a search gives fewer results, not
-an exception; a zero vector is evidence of nothing.
+of `add`; the exact matrix is the truth and the HNSW index is made from it, and of neither is there a file; a search gives fewer
+results, not an exception; a zero vector is evidence of nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import hnswlib
 import numpy as np
 
 from gate.model.matrix import Mask, Rows, UnitMatrix, Vectors, best_first, unit
-
-from . import index_file
-from .index_file import About, IndexFileDoubted
-
-_log = logging.getLogger(__name__)
 
 DIM: Final = 256  # of the default encoder
 # Measured: a bfloat16 scan of 20,000 rows costs about what HNSW does. The gap between the two keeps a project from flapping.
@@ -35,7 +28,6 @@ CATCH_UP_ROWS: Final = 64  # about 15 ms of indexing a step
 SEARCH_CATCH_UP_ROWS: Final = 32  # by a search that scans everything meanwhile, which takes about as long
 _FIRST_CAPACITY: Final = 1_024
 _GROWTH: Final = 1.5
-_PROBES: Final = 16  # stored vectors compared with the exact ones when a file is loaded
 
 Hits = list[tuple[Rows, Vectors]]
 Allowed = Sequence[Mask | None]
@@ -57,9 +49,6 @@ class VectorIndex(Protocol):
 
         `allowed`: per query one bool a row, None = all.
         """
-
-    def gather(self, rows: Rows) -> Vectors:
-        """float32[len(rows), dim] of unit vectors."""
 
 
 def _checked(vectors: Vectors, dim: int) -> Vectors:
@@ -101,6 +90,7 @@ class ExactVectors:
         return self._matrix.best_among(unit(_checked(query, self.dim)), limit, rows)
 
     def gather(self, rows: Rows) -> Vectors:
+        """float32[len(rows), dim] of unit vectors."""
         return self._matrix.gather(rows)
 
 
@@ -131,7 +121,7 @@ class HnswVectors:
         self._n = need
 
     def remove(self, rows: Rows) -> None:
-        """Overwritten with zeros, in its file too when that is saved again, and marked: it's a way to its neighbours still."""
+        """Overwritten with zeros, so that none is in memory any more, and marked: it's a way to its neighbours still."""
         nothing = np.zeros((1, self.dim), np.float32)
         for row in set(rows.tolist()) - self._removed:  # hnswlib raises on a second mark
             self._index.add_items(nothing, np.array([row]), num_threads=1)
@@ -158,50 +148,12 @@ class HnswVectors:
     def _nearest(self, query: Vectors, size: int) -> tuple[Rows, Vectors]:
         if size <= 0 or not query.any():
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        self._index.set_ef(max(EF_LEAST, 2 * size))  # at each search: a loaded index has forgotten it
+        self._index.set_ef(max(EF_LEAST, 2 * size))  # it is the index's, not a search's
         try:
             labels, distances = self._index.knn_query(query[None, :], k=size, num_threads=1)
         except RuntimeError:  # part of the graph is out of reach, as can be with many removed: half is better than none
             return self._nearest(query, size // 2)
         return labels[0].astype(np.int32), (1.0 - distances[0]).astype(np.float32)
-
-    def gather(self, rows: Rows) -> Vectors:
-        found = np.zeros((len(rows), self.dim), np.float32)
-        live = [at for at, row in enumerate(rows.tolist()) if row not in self._removed]  # hnswlib raises on a removed one
-        if live:
-            found[live] = self._index.get_items(rows[live].tolist())
-        return found
-
-    def save(self, path: Path, position: int) -> None:
-        """A cache for the next start. `position`: of the ledger, that the rows reach to."""
-        index_file.write(path, self._index.save_index, About(self.dim, self._n, position, sorted(self._removed)))
-
-    @classmethod
-    def load(cls, path: Path, exact: ExactVectors, position: int) -> HnswVectors | None:
-        """The index of a file if it is, without doubt, of `exact`'s first rows at or before `position`; else None, and logged."""
-        try:
-            about = index_file.read(path)
-            return None if about is None else cls._restored(path, about, exact, position)
-        except (IndexFileDoubted, RuntimeError) as doubt:  # RuntimeError is how hnswlib refuses
-            _log.warning("index file %s is not used and will be built again: %s", path, doubt)
-            return None
-
-    @classmethod
-    def _restored(cls, path: Path, about: About, exact: ExactVectors, position: int) -> HnswVectors:
-        if about.dim != exact.dim or about.count > len(exact) or about.position > position:
-            raise IndexFileDoubted(f"it has {about.count} rows up to position {about.position}: more than the ledger says")
-        if not exact.removed.issuperset(about.removed):
-            raise IndexFileDoubted("a row that it lacks is alive")
-        found = cls(about.dim)
-        found._index = hnswlib.Index(space="ip", dim=about.dim)
-        found._index.load_index(str(path), max_elements=max(_FIRST_CAPACITY, int(about.count * _GROWTH)))
-        found._n, found._removed = about.count, set(about.removed)
-        found.remove(np.array([row for row in exact.removed if row < about.count], np.int32))
-        probes = np.unique(np.linspace(0, about.count - 1, _PROBES, dtype=np.int32)) if about.count else np.empty(0, np.int32)
-        same = np.allclose(found.gather(probes), exact.gather(probes), atol=0.01)  # bfloat16 has 8 bits
-        if found._index.get_current_count() != about.count or not same:
-            raise IndexFileDoubted("its vectors are not the project's")
-        return found
 
 
 class ProjectVectors:
@@ -271,18 +223,3 @@ class ProjectVectors:
 
     def gather(self, rows: Rows) -> Vectors:
         return self._exact.gather(rows)
-
-    def save(self, path: Path, position: int) -> bool:
-        """Save the HNSW index, if there is one, for the next start."""
-        if self._hnsw is None:
-            return False
-        self._hnsw.save(path, position)
-        return True
-
-    def load(self, path: Path, position: int) -> bool:
-        """After the rows were added again: take the index from a file instead of building it. False = it has to be built."""
-        if self._hnsw is None:
-            return False
-        loaded = HnswVectors.load(path, self._exact, position)
-        self._hnsw = loaded or self._hnsw
-        return loaded is not None

@@ -27,6 +27,8 @@ from .surface import Shown, item_of, shortened
 REST_BYTES: Final = 8_192  # of a recall beside its items, generously
 HELD_SINCE: Final = "held_since"
 OVER_FRAME: Final = "over_frame"
+_ESCAPED_TWICE: Final = b'\b\t\n\f\r"\\'  # two bytes of JSON each
+_ESCAPED_SIX: Final = bytes(set(range(32)) - set(_ESCAPED_TWICE))
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -62,8 +64,8 @@ def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     if withdrawn:
         counts[HELD_SINCE] += len(withdrawn)
     items = [item_of(p, f, a.rows[f.seq], rank, now_ms, bool(a.as_of_ms), shown) for rank, f in enumerate(keep)]
-    data = frames.encode(_recall(a, items, counts))
-    if len(data) > RECALL_FRAME_BYTES_MAX:
+    data = frames.encode(_recall(a, items, counts)) if sum(map(_texts, items)) <= RECALL_FRAME_BYTES_MAX else b""
+    if not data or len(data) > RECALL_FRAME_BYTES_MAX:
         fitting = _within_budget(items)
         withdrawn += [f.seq for f, item in zip(keep, fitting, strict=True) if item is None]
         if None in fitting:
@@ -91,24 +93,34 @@ def _recall(a: Ask, items: list[frames.Item], counts: Counter[str]) -> frames.Re
 def _within_budget(items: list[frames.Item]) -> list[frames.Item | None]:
     """The items as they fit a frame: shortened, but in order of rank whole while there is room; None = in no way.
 
-    Bytes are those on the wire: JSON makes six of one control character.
+    Bytes are those on the wire: JSON makes six of one control character. Those of whole items are counted, not encoded: 64 of the
+    longest texts are 25 MB of JSON, a fifth of a second for everybody, and nearly all of it is left out anyway.
     """
     left = RECALL_FRAME_BYTES_MAX - REST_BYTES
     out: list[frames.Item | None] = []
-    sizes: list[int] = []
     for item in items:
         short = shortened(item)
         size = len(_encode(short)) + 1
         fits = size <= left
         left -= size if fits else 0
         out.append(short if fits else None)
-        sizes.append(size)
     for i, item in enumerate(items):
-        more = len(_encode(item)) + 1 - sizes[i]
-        if out[i] is not None and more <= left:
+        cut = out[i]
+        if cut is not None and (more := _texts(item) - _texts(cut) + 1) <= left:
             left -= more
             out[i] = item
     return out
+
+
+def _texts(item: frames.Item) -> int:
+    """Bytes that an item's texts take on the wire, at most."""
+    return _on_wire(item.memory.content) + sum(_on_wire(x) + 3 for x in item.memory.evidence)
+
+
+def _on_wire(text: str) -> int:
+    raw = text.encode()
+    twice, six = (len(raw) - len(raw.translate(None, escaped)) for escaped in (_ESCAPED_TWICE, _ESCAPED_SIX))
+    return len(raw) + twice + 5 * six
 
 
 def _alarm(t: Tenant, a: Ask, f: Found) -> None:

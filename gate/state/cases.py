@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ class CaseState:
     agent: int  # who opened it
     person: str
     why: str
-    roots: list[int]
+    roots: array[int]  # as members: there are thousands of them in a hold of what an agent wrote
     members: npt.NDArray[np.int32]  # ascending, as sealed
     opened_ms: int
     kinds: tuple[int, ...]  # edge kinds that were followed

@@ -6,6 +6,7 @@ The loop owns everything here. `apply` is called in ledger order with every even
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -416,7 +417,7 @@ class Tenant:
                 agent.number,
                 e.person,
                 note,
-                list(e.roots),
+                array("i", e.roots),
                 members,
                 e.ms,
                 tuple(e.edges),

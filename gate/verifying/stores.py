@@ -5,14 +5,16 @@ Catalogs are read as files beside it; DuckDB lets one process in, so a gatekeepe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gate.ledger import events as E
 from gate.ledger.block import Section
 from gate.paths import Paths
-from gate.projections import ProjectionUnusable
+from gate.projections import COMPANIONS, ProjectionUnusable
 from gate.projections.catalog import COLUMNS, CatalogFile, citations_of, columns_of
 from gate.projections.lineage import LineageFile
 from gate.state.tenant import Tenant
@@ -131,6 +133,7 @@ class Catalogs:
             if self._open.get(account) is not None:
                 self._found(f"catalog of tenant {account}: it is there, though the tenant was deleted; the next start removes it")
         for account, catalog in self._open.items():
+            self._strange(account)
             if catalog is None:
                 continue
             at, end = catalog.file.position, positions.get(account, 0)
@@ -143,6 +146,17 @@ class Catalogs:
                 if (citations, checksum) != (catalog.citations, catalog.checksum):
                     self._found(f"catalog of tenant {account}: its {citations} citations differ from the ledger")
             catalog.file.close()
+
+    def _strange(self, account: str) -> None:
+        """Files beside the catalog that the gatekeeper doesn't make, such as an index from elsewhere. Nothing reads them, and
+        nothing erases in them.
+        """
+        catalog = self._paths.catalog(account)
+        made = {catalog.with_name(catalog.name + suffix) for suffix in COMPANIONS}
+        for folder, _, names in os.walk(catalog.parent) if not self._elsewhere else ():
+            for path in sorted({Path(folder, name) for name in names} - made):
+                beside = repr(str(path.relative_to(catalog.parent)))  # whoever made it may have called it anything
+                self._found(f"catalog of tenant {account}: {beside} beside it isn't the gatekeeper's; nothing reads it")
 
 
 # --- lineage ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The texts of all contexts of a shard, within a bound: those that wrote longest ago are let go, and made again when they write.
 
-A context that was served as much as its window holds takes some 8 MB here, one that only writes up to 2 MB, and a gateway makes a
+A context that was served as much as its window holds takes 4 to 5 MB here, one that only writes up to 2 MB, and a gateway makes a
 context for each of its users.
 What can't be made again from the catalog stays: how much of special texts was taken bit by bit. Index thread only.
 """
@@ -16,7 +16,7 @@ from gate.state.contexts import Context
 
 from .lineage import ContextText
 
-BYTES_MAX: Final = 512 << 20  # by estimate (ContextText.size): 64 full windows of ordinary texts
+BYTES_MAX: Final = 512 << 20  # by estimate (ContextText.size): some hundred full windows of ordinary texts
 
 Key = tuple[str, bytes]  # account of the tenant, id of the context
 

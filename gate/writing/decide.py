@@ -77,6 +77,12 @@ class Write:
     seq: int = 0
     also: list[tuple[Principal, str, str]] = field(default_factory=list)  # retries in flight: who, by which key, as above
 
+    @property
+    def size(self) -> int:
+        """Of its text, its own or the one that it promotes."""
+        at = self.principal.tenant.columns.at
+        return at.body[self.promotes] if self.promotes else len(self.checked.draft.content)
+
 
 def origin_of(p: Principal, d: Checked) -> int:
     """The origin that this credential gives this draft, before any parent."""

@@ -58,7 +58,10 @@ TEXT_TERMS_MAX, TEXT_TERMS_MIN = 2_048, 64  # kept of a served text, the fewer t
 CONTEXT_TERMS: Final = 1 << 18  # terms that a context keeps of hostile texts are a few times this; ordinary texts are kept whole
 RUNS_AGAIN_MAX: Final = 64
 CONTEXT_BYTES: Final = 4_096  # a context that holds nothing
-SERVED_BYTES, TERM_BYTES = 1_024, 90  # of a served text's vector, and of each term and run (4 KB for 120 characters, by RSS)
+# By RSS: of a served text with its vector, of each of its terms and runs, and of a term or run that no other text of the context
+# has. LoCoMo's texts of 120 characters take 1.6 KB, nothing but new terms 300 B each.
+SERVED_BYTES, MENTION_BYTES, TERM_BYTES, RUN_BYTES = 640, 12, 190, 100
+OWN_BYTES: Final = 90  # of a word or run of the writer's own
 STEP_TERMS: Final = 256  # of a served text with more, sampling and keeping are steps of their own
 RARE_POSTINGS: Final = 1 << 17  # mentions of rare words looked at; beyond it a person looks
 HALF_LIFE_MS: Final = 30 * 60_000
@@ -139,11 +142,12 @@ NO_EVIDENCE: Final = Evidence()
 
 
 class _Served(NamedTuple):
-    """What is kept of a served text; of a long one a sample by hash, which a writer can't foresee."""
+    """What is kept of a served text beside its vector; of a long one a sample by hash, which a writer can't foresee. No sets:
+    small ones take a kilobyte each.
+    """
 
-    terms: frozenset[str]
-    runs: frozenset[int]
-    vector: Vector
+    terms: tuple[str, ...]
+    runs: tuple[int, ...]
 
 
 class _Mentions:
@@ -205,7 +209,7 @@ class ContextText:
         self._echoed: dict[str, int] = {}  # how often the writer itself repeated a term that it was served
         self._matrix = UnitMatrix(self.dim)
         self._rows: list[int] = []  # the texts, in order of coming
-        self._served_bytes = 0
+        self._mentions = 0
         self._row_of: dict[int, int] = {}
 
     def begin(self, epoch: int) -> bool:
@@ -228,9 +232,11 @@ class ContextText:
         terms, runs = _sample(text.terms, most), _sample(frozenset(_runs(text.words)), most)
         if len(runs) > STEP_TERMS:
             yield
-        self._keep(seq, _Served(terms, runs, text.vector), special)
+        self._keep(seq, _Served(tuple(terms), tuple(runs)), special)
+        self._matrix.append(text.vector[None, :])
 
     def _keep(self, seq: int, text: _Served, special: bool) -> None:
+        """All but its vector."""
         self.texts[seq] = text
         if special:
             self.special.add(seq)
@@ -244,14 +250,15 @@ class ContextText:
         for h in text.runs:
             if self._runs.setdefault(h, seq) != seq and len(again := self._runs_again.setdefault(h, [])) < RUNS_AGAIN_MAX:
                 again.append(seq)
-        self._matrix.append(text.vector[None, :])
         self._rows.append(seq)
-        self._served_bytes += SERVED_BYTES + TERM_BYTES * (len(text.terms) + len(text.runs))
+        self._mentions += len(text.terms) + len(text.runs)
 
     @property
     def size(self) -> int:
         """Bytes that it takes, about: itself, what was served, and the words that the writer brought or repeated."""
-        return CONTEXT_BYTES + self._served_bytes + TERM_BYTES * (len(self._own) + len(self._own_runs) + len(self._echoed))
+        served = SERVED_BYTES * len(self.texts) + MENTION_BYTES * self._mentions
+        found = TERM_BYTES * len(self._having) + RUN_BYTES * len(self._runs)
+        return CONTEXT_BYTES + served + found + OWN_BYTES * (len(self._own) + len(self._own_runs) + len(self._echoed))
 
     def wrote(self, text: Text) -> None:
         """The writer's own text: terms and runs that it was not served before are its own from now on. Repeating the others
@@ -266,21 +273,38 @@ class ContextText:
                 self._echoed[t] = self._echoed.get(t, 0) + 1
 
     def echoes(self, terms: Iterable[str]) -> None:
-        """Of a text that it stored before this context was looked at, or promoted: none of its words are taken for its own."""
+        """Of a text that it promoted: none of its words are taken for its own."""
         for t in set(terms):
             self._echoed[t] = self._echoed.get(t, 0) + 1
+
+    def heard(self) -> list[str]:
+        """The terms of what was served."""
+        return list(self._having)
+
+    def oldest_with(self, term: str) -> int:
+        """The oldest served memory that has a term; 0 = none."""
+        return min((self._rows[row] for row in self._having.get(term, ())), default=0)
+
+    def echoed(self, term: str, times: int) -> None:
+        """The writer repeated a term of what it was served so often, at least, before this context was looked at."""
+        if term in self._having and times > self._echoed.get(term, 0):
+            self._echoed[term] = times
 
     def compact(self, served: Mapping[int, Mark]) -> None:
         """Forget what fell out of the context's window."""
         if len(self._rows) <= _COMPACT_AT:
             return
         was = (self._own, self._own_runs, self._echoed, self.taken)
-        texts, special = self.texts, self.special
-        self._clear()
+        self._keep_only([s for s in self.texts if s in served])
         self._own, self._own_runs, self._echoed, self.taken = was
-        for seq, text in texts.items():
-            if seq in served:
-                self._keep(seq, text, seq in special)
+
+    def _keep_only(self, seqs: list[int]) -> None:
+        """Of the served texts these, in their order; and nothing else."""
+        texts, special, rows, matrix = self.texts, self.special, self._row_of, self._matrix
+        self._clear()
+        for seq in seqs:
+            self._keep(seq, texts[seq], seq in special)
+        self._matrix = matrix.only([rows[s] for s in seqs])
 
     def forget(self, seqs: Collection[int], *, own: bool) -> bool:
         """Memories that were erased: nothing of their texts stays here; whether anything of them could be.
@@ -292,15 +316,11 @@ class ContextText:
         gone = self.texts.keys() & set(seqs)
         if not gone and not own:
             return False
-        texts, special, taken, echoed = self.texts, self.special, self.taken, self._echoed
-        was = (self._own, self._own_runs)
-        self._clear()
+        taken, echoed, was = self.taken, self._echoed, (self._own, self._own_runs)
+        self._keep_only([s for s in self.texts if s not in gone])
         if not own:
             self._own, self._own_runs = was
         self.taken = {s: words for s, words in taken.items() if s not in gone}
-        for seq, text in texts.items():
-            if seq not in gone:
-                self._keep(seq, text, seq in special)
         self._echoed = {t: n for t, n in echoed.items() if t in self._having}
         return True
 
@@ -370,7 +390,7 @@ class ContextText:
         seen: set[str | int] = set()
         needed: list[int] = []
         for s in sorted(copied):
-            new = ((self.texts[s].terms & mine.terms) - self._own | runs.get(s, _NO_RUNS)) - seen
+            new = (mine.terms.intersection(self.texts[s].terms) - self._own | runs.get(s, _NO_RUNS)) - seen
             if new:
                 needed.append(s)
                 seen |= new
@@ -386,7 +406,7 @@ class ContextText:
                 continue
             taken = self.taken.setdefault(s, set())
             before = len(taken)
-            taken |= {t for t in (self.texts[s].terms & mine.terms) - self._own if known.rare(t)}
+            taken |= {t for t in mine.terms.intersection(self.texts[s].terms) - self._own if known.rare(t)}
             if (
                 len(taken) > before
                 and len(taken) >= RARE_TOKENS_MIN
@@ -452,7 +472,7 @@ class ContextText:
         is a suspect, joined like a parent.
         """
         mine_terms = mine.terms - self._own
-        shares = {s: self.texts[s].terms & mine_terms for s in strong}
+        shares = {s: mine_terms.intersection(self.texts[s].terms) for s in strong}
         cover = {s: float(shared.weights[self._row_of[s]]) / max(self._weight(s, known), 1e-9) for s in strong}
 
         def accounts(a: int, b: int) -> bool:
@@ -491,9 +511,10 @@ class ContextText:
             overlap = overlapping(seq, float(shared.weights[self._row_of[seq]]))
             if seq in self.special:
                 if not cosine and beyond > COSINE_FROM:
-                    cosine = float(self.texts[seq].vector @ mine.vector)
+                    cosine = float(self._matrix.gather(np.array([self._row_of[seq]]))[0] @ mine.vector)
+                both = mine.terms.intersection(self.texts[seq].terms)
                 if (
-                    cosine and (again := overlapping(seq, known.total(self.texts[seq].terms & mine.terms))) >= OWN_OVERLAP
+                    cosine and (again := overlapping(seq, known.total(both))) >= OWN_OVERLAP
                 ):  # who wrote it itself may say it no further down either
                     overlap = again
             return min(1.0, max(0.0, (cosine - COSINE_FROM) / COSINE_SPAN, (overlap - OVERLAP_FROM) / OVERLAP_SPAN))
@@ -526,7 +547,7 @@ class ContextText:
 
     def _repeats(self, mine: Text, seq: int) -> bool:
         """Whether `mine` holds nearly all of what a served text has and the writer didn't."""
-        theirs = self.texts[seq].terms - self._own
+        theirs = set(self.texts[seq].terms) - self._own
         return len(theirs) >= REPEATED_TERMS_MIN and len(theirs & mine.terms) >= REPEATED_SHARE * len(theirs)
 
 

@@ -142,7 +142,7 @@ def _next(turns: Turns[Write], most: int) -> list[Write]:
     size = 0
     while turns and len(batch) < most and size < WRITE_BATCH_BYTES:
         batch.append(w := turns.next())
-        size += len(w.checked.draft.content)
+        size += w.size
     return batch
 
 

@@ -60,10 +60,11 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
         tenant = Path(path).parent.name
         clients.append((nc, f"mem.{tenant}.p1.{verb}.{key}"))
     answers = Counter[str]()
+    flooding = False
 
     async def worker(j: int) -> None:
         nc, subject = clients[j % len(clients)]
-        while True:
+        while flooding:  # a cancellation can be lost in a wait whose answer comes at the same moment
             try:
                 answer = json.loads((await nc.request(subject, make(), timeout=20)).data)
             except NatsTimeout:
@@ -75,8 +76,10 @@ async def main(url: str, kind: str, in_flight: int, creds: list[str]) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     print("ready", flush=True)
     while await lines.readline():
+        flooding = True
         workers = [asyncio.create_task(worker(j)) for j in range(in_flight)]
         await lines.readline()
+        flooding = False
         for w in workers:
             w.cancel()
         await asyncio.wait(workers)

@@ -121,8 +121,9 @@ class Load:
 
         async def child(j: int) -> None:
             tree = written(self._tenant(r, j))
-            parent = [rng.choice(tree[-RECENT_PARENTS:])] if tree else []
-            self._keep(tree, await ask(j, "write", _encode(Draft(content=texts.memory(), derived_from=parent))))
+            recent = tree[-RECENT_PARENTS:]
+            parents = rng.sample(recent, min(2, len(recent)))
+            self._keep(tree, await ask(j, "write", _encode(Draft(content=texts.memory(), derived_from=parents))))
 
         async def query(j: int) -> None:
             self._count(await ask(j, "query", _encode(Query(text=texts.question(), k=r.k))))

@@ -29,12 +29,12 @@ QUERIES: Final = 3_000
 
 
 async def rebuild(big: bool) -> AsyncIterator[Row]:
-    """Events a second of a replay: 30,000 memories (100,000 with --big) and 3,000 recalls."""
+    """Events a second of a replay: 30,000 memories of 120 B (100,000 with --big), two parents each; 3,000 recalls."""
     total = 100_000 if big else EVENTS
     async with standing(1, 8) as stand:
         agents = [f"t0/a{i}" for i in range(8)]
         await stand.open(agents)
-        await seed(stand, agents, total)
+        await stand.run("child", agents, min(256, 60 * len(agents)), total)
         await stand.run("query", agents, 64, QUERIES)
         await asyncio.to_thread(supervisor.stop, stand.home)
         start = time.monotonic()

@@ -37,6 +37,7 @@ from gate.ledger.jetstream import request
 from .load import Agent, Figures, Open, Run
 
 UP_S: Final = 60.0
+IDLE_S, IDLE_MOST_S = 0.25, 20.0
 ECHO_SHARD: Final = "9"  # CORE exports in.*.*.> already; no gatekeeper listens there
 PROJECTS: Final = ("p1", "p2")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -95,6 +96,16 @@ class Stand:
         before = meter.cpu_s()
         figures = await self.run(kind, agents, in_flight, total, **more)
         return figures, (meter.cpu_s() - before) / total * 1e3
+
+    async def idle(self, most_s: float = IDLE_MOST_S) -> float:
+        """Until the gatekeeper has worked off what it was given, and its quiet moments too; the seconds that took."""
+        start = time.monotonic()
+        while (spent := time.monotonic() - start) < most_s:
+            before = self.gatekeeper.cpu_s()
+            await asyncio.sleep(IDLE_S)
+            if self.gatekeeper.cpu_s() - before < IDLE_S / 5:
+                break
+        return spent
 
     async def _tell(self, command: Open | Run) -> bytes:
         stdin, stdout = self._load.stdin, self._load.stdout

@@ -404,6 +404,26 @@ def _vector_changed(shard: Shard, account: str) -> str:
 
 
 @pytest.mark.slow
+def test_a_file_that_the_gatekeeper_did_not_make_is_named(whole: Whole) -> None:
+    mine, other = (Paths(whole.world.home.path).catalog(account) for account in (whole.account, whole.other))
+    planted = {"vectors/p1.hnsw": b"an index of another project", "catalog.sqlite.1": other.read_bytes(), "two\nlines": b""}
+    for name, content in planted.items():
+        path = mine.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    try:
+        found = whole.verify()
+    finally:
+        for name in planted:
+            (mine.parent / name).unlink()
+        (mine.parent / "vectors").rmdir()
+    assert sorted(found) == [
+        f"catalog of tenant {whole.account}: {name!r} beside it isn't the gatekeeper's; nothing reads it"
+        for name in sorted(planted)
+    ]
+    assert whole.verify() == []
+
+
 def test_a_live_state_that_differs_is_named_and_one_that_serves_meanwhile_is_not(whole: Whole) -> None:
     world, account = whole.world, whole.account
 

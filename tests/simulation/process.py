@@ -43,7 +43,7 @@ class Index(IndexThread):
     slow_s = 0.0
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, idle: Callable[[], None], damaged: Callable[[ProjectionUnusable], None]
+        self, loop: asyncio.AbstractEventLoop, idle: Callable[[], bool], damaged: Callable[[ProjectionUnusable], None]
     ) -> None:
         self._loop, self._idle, self._damaged = loop, idle, damaged
         self._todo = deque[Callable[[], None]]()

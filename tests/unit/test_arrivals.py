@@ -78,7 +78,7 @@ def test_what_a_key_may_have_waiting_is_bounded_and_is_its_own_share_alone() -> 
     asyncio.run(scenario())
 
 
-def test_what_waits_is_bounded_in_bytes_too_and_who_has_nothing_there_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_bounded_in_bytes_too_and_the_calm_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gate.intake.ARRIVED_ALL_MAX", ARRIVED_MAX)
 
     async def scenario() -> None:
@@ -86,12 +86,12 @@ def test_what_waits_is_bounded_in_bytes_too_and_who_has_nothing_there_has_a_plac
         large = bytes(7 * WRITE_UNIT_BYTES)
         await door.arrive(ACME, FLOODER, ARRIVED_MAX, large)
         assert door.intake.patience.dropped == ARRIVED_MAX - ARRIVED_MAX // 8
-        await door.arrive(ACME, CALM, 2)
+        await door.arrive(ACME, CALM, CALM_IN_FLIGHT + 2)
         await door.all_taken()
-        assert door.answered.count(CALM) == 1
-        await door.arrive(ACME, CALM, 2)
+        assert door.answered.count(CALM) == CALM_IN_FLIGHT
+        await door.arrive(ACME, CALM, CALM_IN_FLIGHT + 2)
         await door.all_taken()
-        assert door.answered.count(CALM) == 3
+        assert door.answered.count(CALM) == 2 * CALM_IN_FLIGHT + 2
 
     asyncio.run(scenario())
 

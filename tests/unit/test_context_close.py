@@ -11,6 +11,7 @@ from bus.frames import ContextAnswer, ContextRequest
 from gate.identify import Principal
 from gate.refusals import Refused
 from gate.rights import TABLE
+from gate.writing.lifetime import OPERATIONAL
 
 from .small_shard import SmallShard, while_running
 from .story import Story
@@ -38,7 +39,10 @@ def test_an_operator_of_some_of_an_agent_s_projects_may_not_close_its_context() 
     story = Story("p1", "p2")
     both = story.agent("both", projects=("p1", "p2"))
     story.serve(both, story.memory(both, class_=2))
-    one, all_ = story.agent("one", "operator", projects=("p2",)), story.agent("all", "operator", projects=("p1", "p2"))
+    one, all_ = (
+        story.agent("one", "operator", projects=("p2",)),
+        story.agent("all", "operator", tags=("see:restricted",), projects=("p1", "p2")),
+    )
     with pytest.raises(Refused, match="context_elsewhere"):
         close(story, one, "both")
     assert story.context(both).labels.cls == 2
@@ -54,6 +58,33 @@ def test_projects_that_the_agent_has_no_more_count_as_long_as_it_remembers_them(
     one = story.agent("one", "operator", projects=("p2",))
     with pytest.raises(Refused, match="context_elsewhere"):
         close(story, one, "mover")
+
+
+def test_what_fell_out_of_its_window_counts_too() -> None:
+    story = Story("p1", "p2")
+    mover = story.agent("mover", projects=("p1", "p2"))
+    story.serve(mover, story.memory(mover))
+    mover.agent.projects = ("p2",)
+    story.context(mover).served.clear()
+    with pytest.raises(Refused, match="context_elsewhere"):
+        close(story, story.agent("one", "operator", projects=("p2",)), "mover")
+
+
+@pytest.mark.parametrize("how", ["served", "noted"])
+def test_an_operator_of_lower_clearance_may_not_close_it(how: str) -> None:
+    """Else the agent writes again what it read, as if it were everybody's; or its notes end by who may not see them."""
+    story = Story()
+    agent = story.agent("agent")
+    secret = story.memory(agent, class_=2, scope=OPERATIONAL)
+    if how == "served":
+        story.memory(agent)
+        story.t.columns.ended[secret] = story.ms
+        story.serve(agent, secret)
+    low, high = story.agent("low", "operator"), story.agent("high", "operator", tags=("see:restricted",))
+    with pytest.raises(Refused, match="context_elsewhere"):
+        close(story, low, "agent")
+    assert close(story, high, "agent") == 1
+    assert close(story, low, "agent") == 2
 
 
 def test_a_supervisor_closes_any_context() -> None:

@@ -35,11 +35,11 @@ class Desk:
         self.texts = ContextTexts(most)
         self.index = TenantIndex(ACCOUNT, Catalog(path, "stream"), self.texts)
 
-    def memory(self, content: str, **facts: object) -> int:
-        t = self.story.t
-        s = self.story.memory(self.writer, **facts)
+    def memory(self, content: str, by: Principal | None = None, **facts: object) -> int:
+        t, by = self.story.t, by or self.writer
+        s = self.story.memory(by, **facts)
         [vector] = EMBEDDER.encode([content])
-        meta = encode(self.story.written(self.writer, **facts))
+        meta = encode(self.story.written(by, **facts))
         row = MemoryRow(s, meta, content, (), "", "", "", "", "")
         self.index.apply([NewMemory(row, int(t.columns.project[s]), frozenset(terms(content)), vector, False)], s, s, b"")
         return s
@@ -82,6 +82,37 @@ def test_a_context_that_was_let_go_finds_its_copies_again(desk: Desk) -> None:
     desk.story.serve(one, ferry)
     assert parents(desk.evidence(one, FERRY)) == [ferry]
     assert parents(desk.evidence(one, SECRET)) == [secret]
+
+
+def paraphrase(i: int) -> str:
+    """It keeps the rare words of SECRET, and none of its sentence."""
+    return f"Last spring Meridian {' '.join(f'padding{i}x{k}' for k in range(24))}: moved by Halvorsen, they say, an account"
+
+
+def test_however_often_it_repeats_words_it_was_served_a_context_that_is_made_again_finds_their_copies(desk: Desk) -> None:
+    """One word at a time is no copy, and a few hundred notes later nobody would look at it again."""
+    agent = desk.story.agent("agent")
+    secret = desk.memory(SECRET)
+    desk.story.serve(agent, secret)
+    assert parents(desk.evidence(agent, paraphrase(0))) == [secret]
+    for i in range(40):
+        for word in ("Halvorsen", "Meridian", "account", "spring", "moved"):
+            desk.memory(f"{word} is a word in note {i}", agent)
+    for i in range(300):
+        desk.memory(f"the kettle is on shelf {i}", agent)
+    desk.texts.let_go((ACCOUNT, desk.story.context(agent).id))
+    assert parents(desk.evidence(agent, paraphrase(1))) == [secret]
+
+
+def test_words_that_an_agent_brought_in_itself_are_common_to_it_when_its_context_is_made_again(desk: Desk) -> None:
+    """What it goes on writing about is no copy of its own notes, nor of what others made of them."""
+    agent, other = desk.story.agent("agent"), desk.story.agent("other")
+    own = [desk.memory(f"Halvorsen of Meridian moved the account again, spring {i}", agent) for i in range(40)]
+    answer = desk.memory("The account that Halvorsen of Meridian moved is closed", other)
+    desk.story.serve(agent, own[0], answer)
+    for _ in range(2):
+        assert parents(desk.evidence(agent, paraphrase(0))) == []
+        desk.texts.let_go((ACCOUNT, desk.story.context(agent).id))
 
 
 def test_what_a_context_was_on_the_way_to_hear_when_its_store_failed_is_heard_at_the_next_try(

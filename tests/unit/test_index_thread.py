@@ -18,8 +18,8 @@ sys.setswitchinterval(0.0005)  # as in the gatekeeper: by Python's own 5 ms a bu
 
 
 @contextmanager
-def running(idle: Callable[[], None] = lambda: None) -> Iterator[IndexThread]:
-    thread = IndexThread(asyncio.get_running_loop(), idle, idle_s=0.001)
+def running(idle: Callable[[], bool] = lambda: False, idle_s: float = 0.001) -> Iterator[IndexThread]:
+    thread = IndexThread(asyncio.get_running_loop(), idle, idle_s)
     thread.start()
     try:
         yield thread
@@ -158,7 +158,7 @@ def test_a_failing_quiet_moment_ends_nothing(caplog: pytest.LogCaptureFixture) -
         failed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def idle() -> None:
+        def idle() -> bool:
             loop.call_soon_threadsafe(failed.set)
             raise OSError("disk full")
 
@@ -168,3 +168,22 @@ def test_a_failing_quiet_moment_ends_nothing(caplog: pytest.LogCaptureFixture) -
 
     asyncio.run(scenario())
     assert "the idle work of the index thread failed" in caplog.text
+
+
+def test_a_quiet_moment_goes_on_while_there_is_more_to_do_and_ends_with_the_next_call() -> None:
+    async def scenario() -> None:
+        left, empty = [100], asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def idle() -> bool:
+            left[0] -= 1
+            if not left[0]:
+                loop.call_soon_threadsafe(empty.set)
+            return left[0] > 0
+
+        with running(idle, idle_s=0.5) as thread:
+            await asyncio.wait_for(empty.wait(), 10)  # had it waited before each of them, it would take 50 s
+            left[0] = 1_000_000
+            assert await asyncio.wait_for(thread.call(lambda: "served"), 10) == "served"
+
+    asyncio.run(scenario())

@@ -38,3 +38,26 @@ def test_a_growing_matrix_finds_the_same_as_an_exact_scan_with_products_of_few_s
                 assert np.allclose(found[i][1], cosines[found[i][0]], atol=1e-5)
                 assert sorted(over[i][0].tolist()) == np.flatnonzero(cosines >= 0.4).tolist()
     assert len(shapes) <= 5 * 20, len(shapes)  # 1, 2, 4, 8, 16 questions; an eighth of an octave of rows
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1.0, 1e12, 1e30])
+def test_a_vector_of_any_length_is_scaled_to_one(scale: float) -> None:
+    vectors = np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32)
+    vectors[2] = 0.0
+    scaled = unit((vectors * np.float32(scale)).astype(np.float32))
+    assert scaled.dtype == np.float32
+    assert np.allclose(np.linalg.norm(scaled.astype(np.float64), axis=1), [1, 1, 0, 1], atol=1e-6)
+    assert np.allclose(scaled, unit(vectors), atol=1e-6)
+
+
+def test_rows_that_are_kept_are_the_same_bit_by_bit() -> None:
+    matrix = UnitMatrix(8)
+    matrix.append(np.random.default_rng(4).standard_normal((100, 8)).astype(np.float32))
+    kept, again = [3, 50, 99], matrix
+    for _ in range(5):
+        again = again.only(kept)
+        assert np.array_equal(again.gather(np.arange(3, dtype=np.int32)), matrix.gather(np.array(kept, np.int32)))
+        again.append(np.ones((2, 8), np.float32))
+        assert len(again) == 5
+        kept = [0, 1, 2]
+        matrix = again

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bus.frames import Actor, Item, Memory
 from bus.limits import RECALL_FRAME_BYTES_MAX, SUMMARY_CHARS, TRUNCATED_CHARS
+from gate.reading import last_look
 from gate.reading.last_look import REST_BYTES, _within_budget
 from gate.reading.surface import rfc3339, shortened, summary
 
@@ -101,6 +102,23 @@ def test_what_fits_in_no_way_is_left_out_and_the_rest_is_there() -> None:
     assert found[0] is not None
     assert None in found
     assert size(found) <= RECALL_FRAME_BYTES_MAX - REST_BYTES
+
+
+@pytest.mark.parametrize("char", ["x", "\x01", '"', "é"])
+def test_what_is_left_out_of_a_frame_is_never_encoded(char: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the largest texts is 4 MB, 25 MB as JSON: its reader would stop everybody else for as long as that takes."""
+    encoded = 0
+
+    def counting(x: object) -> bytes:
+        nonlocal encoded
+        data = msgspec.json.encode(x)
+        encoded += len(data)
+        return data
+
+    monkeypatch.setattr(last_look, "_encode", counting)
+    found = _within_budget([item(char * (65_536 // len(char.encode()))) for _ in range(64)])
+    assert None not in found
+    assert encoded <= RECALL_FRAME_BYTES_MAX
 
 
 BODIES = st.builds(

@@ -30,7 +30,7 @@ class Pump:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr("gate.writing.writes.prepare", self.prepare)
-        self.index = IndexThread(asyncio.get_running_loop(), lambda: None)
+        self.index = IndexThread(asyncio.get_running_loop(), lambda: False)
         self.index.start()
         self.out: list[str] = []
         self.refused: list[str] = []

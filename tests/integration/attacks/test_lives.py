@@ -184,3 +184,38 @@ def test_who_was_not_served_a_memory_moves_no_end_and_learns_nothing_of_it(arena
         assert (served["type"], served["extended"]) == ("reported", {}), "it was written a moment ago"
 
     arena.run(attack())
+
+
+def test_a_promotion_counts_in_flight_for_the_text_that_it_promotes(arena: Arena) -> None:
+    """Else eight of 64 KiB, sent by their ids, would be a calm agent's, and everybody's drafts wait behind them."""
+
+    async def attack() -> None:
+        small = [await finding(arena, f"The {topic()} is oiled") for _ in range(6)]
+        large = [await finding(arena, f"The {topic()} is oiled. ".ljust(65_000, "x")) for _ in range(6)]
+        for found, refused in ((small, 0), (large, 2)):
+            async with arena.minted(f"project:{SIEGE}", "see:internal") as peer:
+                drafts = [{"type": "draft", "content": "", "promotes": x} for x in found]
+                answers = await asyncio.gather(*(peer.ask("write", draft) for draft in drafts))
+            told = [(x["reason"], x["field"]) for x in answers if x["type"] == "refusal"]
+            assert told == [("over_quota", "in_flight")] * refused, answers
+
+    arena.run(attack())
+
+
+def test_an_operator_of_lower_clearance_empties_no_head_that_has_restricted_text_in_it(arena: Arena) -> None:
+    """It would have an accomplice write that again for everybody, and read there what it may not."""
+
+    async def attack() -> None:
+        text = f"The {topic()} stands in the third cellar behind the barrels of Quellmark"
+        source = (await arena["victim"].write(text, classification="restricted"))["id"]
+        async with arena.minted(f"project:{SIEGE}", "see:restricted") as peer:
+            assert source in ids(await peer.query(text))
+            mine = await peer.write(f"Remember: {text.lower()}")
+            name = (await arena["operator-all"].operate("why", {"type": "why", "id": mine["id"]}))["facts"]["actor"]["name"]
+            close = {"type": "context", "agent": name, "action": "close", "message": "a new shift"}
+            assert (await arena["operator"].operate("context", close))["reason"] == "context_elsewhere"
+            again = await peer.write(f"Remember once more: {text.lower()}")
+            assert (again["classification"], source in again["parents"]) == ("restricted", True)
+            assert (await arena["operator-all"].operate("context", close))["closed"]
+
+    arena.run(attack())
