@@ -71,8 +71,12 @@ class Control:
 
     # --- tenants
     async def tenant_add(self, name: str) -> dict[str, Any]:
-        """Keys, account, registry, ledger, in this order: what is in the ledger is complete. Repeating it is harmless."""
+        """Keys, account, registry, ledger, in this order: what is in the ledger is complete. Repeating it is harmless.
+
+        Where the gatekeeper doesn't serve nothing is made: keys of a tenant that isn't there would only be in the way.
+        """
         async with self._changing_trust():
+            await self._ask(AdmTenant())
             tenant = self.trust.make_tenant(name)
             await self.push_account(self.trust.tenant_jwt(tenant))
             await self._ask(AdmRegistry(jwt=self.trust.write_registry()))
@@ -81,7 +85,7 @@ class Control:
             )  # fmt: skip
 
     async def tenant_list(self) -> list[dict[str, Any]]:
-        return _rows(await self._ask(AdmTenant()), "tenants")
+        return [row async for row in self._pages(AdmTenant(), "tenants")]
 
     async def tenant_suspend(self, name: str) -> dict[str, Any]:
         """Cut every connection of the tenant and refuse its credentials until `tenant_resume`. Nothing of it is lost."""
@@ -110,7 +114,7 @@ class Control:
         return await self._ask(frame)
 
     async def project_list(self, tenant: str) -> list[dict[str, Any]]:
-        return _rows(await self._ask(AdmProject(account=self.trust.tenant(tenant).account)), "projects")
+        return [row async for row in self._pages(AdmProject(account=self.trust.tenant(tenant).account), "projects")]
 
     # --- agents
     async def agent_add(
@@ -149,7 +153,7 @@ class Control:
         return {**shown, "tenant": tenant, "creds": str(creds)}
 
     async def agent_list(self, tenant: str) -> list[dict[str, Any]]:
-        return _rows(await self._ask(AdmAgent(account=self.trust.tenant(tenant).account)), "agents")
+        return [row async for row in self._pages(AdmAgent(account=self.trust.tenant(tenant).account), "agents")]
 
     async def agent_show(self, tenant: str, name: str) -> dict[str, Any]:
         """One row of `agent_list`. `Rejected` (agent_unknown) with the nearest name."""
@@ -170,11 +174,15 @@ class Control:
         """An agent, and all below it whose time isn't over, each parent before its children."""
         return [row async for row in self._family(self.trust.tenant(tenant), name)]
 
-    async def _family(self, tenant: Tenant, name: str) -> AsyncIterator[dict[str, Any]]:
+    def _family(self, tenant: Tenant, name: str) -> AsyncIterator[dict[str, Any]]:
+        return self._pages(AdmAgent(account=tenant.account, name=name), "agents")
+
+    async def _pages(self, frame: AdmTenant | AdmProject | AdmAgent, rows: str) -> AsyncIterator[dict[str, Any]]:
+        """The rows of a list, a page after the other."""
         cursor: int | None = 0
         while cursor is not None:
-            page = await self._ask(AdmAgent(account=tenant.account, name=name, cursor=cursor))
-            for row in _rows(page, "agents"):
+            page = await self._ask(msgspec.structs.replace(frame, cursor=cursor))
+            for row in page[rows]:
                 yield row
             cursor = page["next"]
 
@@ -265,7 +273,7 @@ class Control:
         return [str(row["name"]) for row in fallen]
 
     async def _check_projects(self, tenant: Tenant, projects: Sequence[str]) -> None:
-        rows = _rows(await self._ask(AdmProject(account=tenant.account)), "projects") if projects else []
+        rows = await self.project_list(tenant.name) if projects else []
         gone = {str(p["name"]) for p in rows if p.get("state") == "deleted"}
         known = [str(p["name"]) for p in rows if p["name"] not in gone]
         for name in projects:
@@ -382,10 +390,6 @@ def _ends(agents: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         for key in row["keys"]
         if row["expires_at"]
     }
-
-
-def _rows(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return list(result.get(name, []))
 
 
 def _same_rights(tenant: str, agent: Mapping[str, Any], creds: Path, ttl: int | None) -> AgentRequest:

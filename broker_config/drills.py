@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -36,6 +35,7 @@ from .gate_runs import broker_for, run_gate, verify
 from .home import Home, private_folder
 from .restore import Restore, Wish
 from .snapshots import Copy, Say, result, unsaid
+from .status import utc
 
 Kind = Literal["full", "single-user", "point-in-time", "contamination-rollback"]
 KINDS: Final = get_args(Kind)
@@ -68,7 +68,7 @@ class Drill:
             shutil.rmtree(scratch, ignore_errors=True)
         done["missed"] = self._missed(done)
         done["ok"] = not done["findings"] and not done["missed"]
-        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        at = utc(now, "seconds")
         done = {"at": at, "kind": self.kind, "snapshot": self.copy.manifest.name, **done}
         with self.home.drills.open("a") as history:
             history.write(json.dumps(done) + "\n")
@@ -201,7 +201,7 @@ async def _there_and_back(desk: bus.Desk, memory: str) -> dict[str, Any]:
     looked = [*ids[0], *ids[1]]
     before = {id_: await _state(desk, id_) for id_ in looked}
     counts = (await desk.stats()).counts
-    applied = await desk.apply(plan.plan, "a drill")
+    applied = await desk.apply_rollback(plan.plan, "a drill")
     seconds = round(time.perf_counter() - started, 3)
     wanted = {**dict.fromkeys(ids[0], "held"), **dict.fromkeys(ids[1], "active")}
     findings = [f"after the rollback {i} is {s}, not {wanted[i]}" for i in looked if (s := await _state(desk, i)) != wanted[i]]

@@ -9,6 +9,7 @@ ledger. It keeps no state: a retry gets the same answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -24,6 +25,10 @@ from .home import Home
 
 FRESH_S: Final = 300.0  # how far the clock of who asks may be from ours, its request's way here included
 SKEW_S: Final = 60  # between the gatekeeper's clock and ours
+
+
+class NoKeys(Exception):
+    """What the issuer itself lacks: the path under the home of a file that is missing, or isn't what it should be."""
 
 
 class Issuer:
@@ -45,6 +50,8 @@ class Issuer:
             return Signed(request_id=request.request_id, jwt=self._sign(request, parent, grant, now))
         except TooWide as e:
             return Signed(request_id=request.request_id, reason="too_wide", field=e.dimension)
+        except NoKeys as e:
+            return Signed(request_id=request.request_id, reason="no_keys", field=str(e))
         except (CordonError, OSError, ValueError):
             return Signed(request_id=request.request_id, reason="unproven")
 
@@ -64,20 +71,30 @@ class Issuer:
 
     def _entry(self, key: str) -> RegistryEntry | None:
         """What the registry says of a signing key: as it is now, for tenants come and go."""
-        stat = self.home.registry.stat()
-        if (stat.st_mtime_ns, stat.st_size) != self._read_at:
-            self._registry = verify_registry(self.home.registry.read_text(), self.home.operator_jwt.read_text())
-            self._read_at = (stat.st_mtime_ns, stat.st_size)
+        try:
+            stat = self.home.registry.stat()
+            if (stat.st_mtime_ns, stat.st_size) != self._read_at:
+                self._registry = verify_registry(self.home.registry.read_text(), self.home.operator_jwt.read_text())
+                self._read_at = (stat.st_mtime_ns, stat.st_size)
+        except (ConfigError, OSError, ValueError):
+            raise NoKeys(_under(self.home, self.home.registry)) from None
         return self._registry.get(key)
+
+    def _key(self, tenant: str, role: str) -> Keypair:
+        path = self.home.issuer_trust(tenant) / f"role-{role}.nk"
+        try:
+            return Keypair(path.read_text().strip())
+        except (ConfigError, OSError, ValueError):
+            raise NoKeys(_under(self.home, path)) from None
 
     # --- what it gets -----------------------------------------------------------------------------
     def _sign(self, request: Sign, parent: Verified, asking: Grant, now: float) -> str:
         wish, tenant = request.wish, _tenant_name(parent)
         role = child_role(asking.role, wish.role)
-        key = Keypair((self.home.issuer_trust(tenant) / f"role-{role}.nk").read_text().strip())
+        key = self._key(tenant, role)
         most = self._entry(key.public)
         if most is None or most.tenant != request.account or not most.delegated:
-            raise ConfigError("The issuer's key is not in the registry.", reason="issuer_unknown")
+            raise NoKeys(_under(self.home, self.home.issuer_trust(tenant)))  # others than the registry lists
         if request.name != f"{parent.name}{JOINT}{wish.name}" or not is_kind(wish.key, "user"):
             raise ConfigError("Another child than was wished for.", reason="proof_invalid")
         grant = narrowed(asking, most, wish, now)
@@ -88,6 +105,10 @@ class Issuer:
             wish.key, request.name, key, request.account, int(now),
             tags=tags_of(grant, tenant), expires_at=request.expires_at,
         )  # fmt: skip
+
+
+def _under(home: Home, path: Path) -> str:
+    return str(path.relative_to(home.path))
 
 
 def _tenant_name(parent: Verified) -> str:

@@ -54,6 +54,8 @@ async def _sign(home: Home, where: Servers, shard: int) -> None:
                 raise ValueError("too large")
             request = decode_request(m.data)
             answer = issuer.answer(request)
+            if answer.reason == "no_keys":
+                log.error("%s is missing here, or not as the registry says: bring it from the home", answer.field)
             outcome = f"signed {request.name} of {request.account}" if answer.jwt else f"refused: {answer.reason} {answer.field}"
             log.info("%s", outcome)
         except (msgspec.MsgspecError, ValueError):

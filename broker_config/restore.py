@@ -14,7 +14,6 @@ import json
 import shutil
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from .control import Control
 from .gate_runs import broker_for, run_gate
 from .home import Home, private_folder, rendered, write_private
 from .snapshots import KEYS, Copy, Say, Snapshots, damaged, link_streams, operator_of, result, trust_still, unsaid, wrong_files
-from .status import read_status
+from .status import read_status, utc
 from .streams import ensure_streams
 from .trust import Trust
 
@@ -159,7 +158,7 @@ class Restore:
             anyio.run(_make_streams, new, cut["reads_first"])
             poured = result(run_gate(new, "--pour", str(work), "--wanted", json.dumps(wanted), say=self._say))
         shutil.rmtree(work)
-        at = datetime.fromtimestamp(cut["at_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+        at = utc(cut["at_ms"] / 1000)
         only = {**wish.only, "user": "…"} if wish.only.get("user") else wish.only  # an end user's id is personal
         return {**poured, "at": at, "only": only, "read_only": not wish.live, "later": not why_not, "later_why_not": why_not}
 

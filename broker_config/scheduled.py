@@ -20,7 +20,7 @@ from bus.errors import CordonError
 
 from .home import Home
 from .processes import spawn, stop_child
-from .status import Problem
+from .status import Problem, utc
 
 PREFIX: Final = "auto-"
 LOOK_S: Final = 30.0
@@ -108,7 +108,7 @@ def main() -> int:
     except OSError as e:
         print(f"{e.filename or 'The folder of snapshots'}: {e.strerror}.", flush=True)
         return 1
-    print(f"{datetime.fromtimestamp(now, UTC).isoformat(timespec='seconds')} made; {len(gone)} removed", flush=True)
+    print(f"{utc(now, 'seconds')} made; {len(gone)} removed", flush=True)
     return 0
 
 

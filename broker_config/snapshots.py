@@ -23,13 +23,13 @@ from typing import Any, Final
 
 import msgspec
 
-from bus.errors import Conflict, CordonError, Rejected, Unavailable
-from bus.identity import verify_jwt
+from bus.errors import ConfigError, Conflict, CordonError, Rejected, Unavailable
+from bus.identity import verify_jwt, verify_registry
 from bus.subjects import token
 
 from .gate_runs import Ended, broker_for, run_gate
 from .home import Home, private_folder, write_private
-from .status import read_status
+from .status import read_status, utc
 
 MANIFEST: Final = "manifest.json"
 STREAMS: Final = "streams.json"  # written by the gatekeeper's program
@@ -96,11 +96,15 @@ class Snapshots:
             _sweep(parent)
             part = _part_of(target)
             private_folder(part)
-            before = self._newest(parent)
-            if before is not None:
-                link_streams(before.folder, part)
-            self._fill(part, target.name, keys=keys)
-            part.rename(target)
+            try:
+                before = self._newest(parent)
+                if before is not None:
+                    link_streams(before.folder, part)
+                self._fill(part, target.name, keys=keys)
+                part.rename(target)
+            except (CordonError, OSError):
+                shutil.rmtree(part, ignore_errors=True)  # it may be what fills the disk
+                raise
         return Copy(target, read_manifest(target))
 
     def backup(self, to: Path, *, keys: bool = False) -> tuple[Copy, int]:
@@ -136,7 +140,7 @@ class Snapshots:
         ledger = kept["ledger"]
         manifest = Manifest(
             name=name,
-            made=datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds"),
+            made=utc(self._clock(), "seconds"),
             source=ledger["identity"],
             operator=operator_of(self.home.operator_jwt),
             block=ledger["last"],
@@ -197,7 +201,7 @@ class Snapshots:
 
     def verify(self, copy: Copy) -> dict[str, Any]:
         """Every block and file read again: {ok, findings, findings_count, blocks, events, seconds}."""
-        wrong = wrong_files(copy)
+        wrong = [*wrong_files(copy), *wrong_registry(copy)]
         ended = run_gate(self.home, "--check", str(copy.folder), say=self._say)
         found = result(ended, found_is_fine=True)
         return {
@@ -273,6 +277,16 @@ def wrong_files(copy: Copy) -> list[str]:
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as e:
         found.append(f"{streams}: it can't be read ({e})")
     return found
+
+
+def wrong_registry(copy: Copy) -> list[str]:
+    """A registry that was damaged in the home already, and was copied as it was: a sentence. A restore makes its own."""
+    registry, operator = copy.folder / "trust/registry.jwt", copy.folder / "trust/operator.jwt"
+    try:
+        verify_registry(registry.read_text(), operator.read_text())
+    except (ConfigError, OSError, ValueError) as e:
+        return [f"{registry}: it doesn't verify ({e.strerror if isinstance(e, OSError) else e})"]
+    return []
 
 
 def damaged(message: str) -> Rejected:

@@ -44,8 +44,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     error: Problem | None = None
 
 
-def utc(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc(unix_s: float, timespec: str = "milliseconds") -> str:
+    """RFC 3339 with `Z`, as everywhere in Cordon."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def write_status(home: Home, status: Status) -> None:

@@ -188,7 +188,7 @@ class MemoryBus:
 
         It derives from the old one, so it is trusted no more, and may be held like any write. `fields` as for `write`, but for
         content, kind, scope and evidence. Raises WriteRejected (`promotes_unknown`: not of a task, over, or not yours to read),
-        Conflict (`promoted_already`).
+        Conflict (`promoted_already`, or `promotion_rejected` with who did: `detail`).
         """
         return await self.write(Draft(content="", promotes=id), project=project, **fields)
 

@@ -33,6 +33,7 @@ Surface = Literal["natural", "tentative", "background", "suppressed"]
 FeedKind = Literal["memory", "held", "released", "superseded", "erased"]
 NoticeKind = Literal["recall", "released"]
 CaseStatus = Literal["open", "pending", "released"]
+PlanKind = Literal["hold", "rollback"]
 State = Literal["active", "held", "retracted", "expired", "superseded", "erased"]
 
 # Ordered tuples: the index is the number inside the gatekeeper and the ledger. Append only.
@@ -381,7 +382,9 @@ class Sign(Frame, frozen=True, kw_only=True, tag="sign"):
 
 
 class Signed(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="signed"):
-    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale or too_wide, `field` the dimension."""
+    """The issuer's answer: `jwt`, or (empty) why not: `reason` unproven, stale, too_wide (`field` the dimension) or no_keys
+    (`field` the file that the issuer lacks).
+    """
 
     jwt: str = ""
     reason: str = ""
@@ -394,6 +397,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
 
     `dry_run` answers a Plan; `plan` applies one; `now` plans and applies at once. `message` is required to apply. `rollback`: a
     case; plan to hold, instead of what a selector names, all that was written in its roots' projects since its first root.
+    `kind`: what the plan that is applied is of; one of the other kind is refused.
     """
 
     selector: list[str] = []
@@ -404,6 +408,7 @@ class Hold(Frame, frozen=True, kw_only=True, tag="hold"):
     message: str = ""
     cursor: int = 0
     rollback: str = ""
+    kind: PlanKind = "hold"
 
 
 class Release(Frame, frozen=True, kw_only=True, tag="release"):
@@ -525,8 +530,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     """What a hold would do. `members` is one page of `count`; `elsewhere` counts those in projects this operator may not see.
 
-    `again`: the first of `again_count` memories that are superseded by a member, and current once that is held. `rollback`: the
-    case that it goes back before.
+    `roots`, `suspects`, `again` and `agents_to_tell` are pages from the same cursor on, of as many as their `…_count` says.
+    `again`: memories that are superseded by a member, and current once that is held. `rollback`: the case that it goes back
+    before.
     """
 
     plan: str
@@ -552,12 +558,16 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     again: list[Member] = []
     again_count: int = 0
     rollback: str = ""
+    roots_count: int = 0
+    suspects_count: int = 0
+    agents_to_tell_count: int = 0
 
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):
     """A case: who, why, roots, members. `pending`: in force, and not in the ledger yet.
 
-    `told_elsewhere` counts the agents in projects that this operator may not see.
+    `members`, `roots`, `told` and `acked` are pages from the same cursor on; `told_count` and `acked_count` are all of them,
+    `told_elsewhere` counts the agents in projects that this operator may not see. `added`: the first of `added_count`.
     """
 
     case: str
@@ -581,10 +591,14 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
     next: int | None = None
     closure_ms: float = 0.0
     hold_ms: float = 0.0
+    roots_count: int = 0
+    added_count: int = 0
+    told_count: int = 0
+    acked_count: int = 0
 
 
 class Cases(Answer, frozen=True, kw_only=True, tag="cases"):
-    """A page of cases, without their members."""
+    """A page of cases, without their members, and with the first of their roots and of those told."""
 
     cases: list[Case]
     position: int = 0
@@ -614,7 +628,10 @@ class TraceAnswer(Answer, frozen=True, kw_only=True, tag="trace_answer"):
 
 
 class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
-    """Facts and their explanation in sentences. `facts` holds plain JSON values; agent text only in `content` when revealed."""
+    """Facts and their explanation in sentences. `facts` holds plain JSON values; agent text only in `content` when revealed.
+
+    `cases`: the newest of `cases_count`.
+    """
 
     id: str
     kind: Literal["memory", "recall"]
@@ -625,6 +642,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True, tag="why_answer"):
     cases: list[str] = []
     content: str | None = None
     position: int = 0
+    cases_count: int = 0
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
@@ -639,7 +657,8 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
 class Erasure(Answer, frozen=True, kw_only=True, tag="erasure"):
     """A plan of an erasure, or its receipt. `members` is one page of `count`; `derived` of them only derive from what was named.
 
-    Plan: `left` would stay although it derives from them; `cases` and `legal_holds` stand against it: it takes a second person.
+    Plan: `left` would stay although it derives from them; `cases` and `legal_holds` (the first of as many as their counts say)
+    stand against it: it takes a second person.
     Receipt: `erasing` until every store in reach is without the text, `pending` says what isn't yet. `out_of_reach`: copies that
     this home doesn't have.
     """
@@ -665,6 +684,8 @@ class Erasure(Answer, frozen=True, kw_only=True, tag="erasure"):
     done_at: str | None = None
     position: int = 0
     next: int | None = None
+    cases_count: int = 0
+    legal_holds_count: int = 0
 
 
 class Erasures(Answer, frozen=True, kw_only=True, tag="erasures"):
@@ -733,7 +754,10 @@ class Prunings(Answer, frozen=True, kw_only=True, tag="prunings"):
 
 
 class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
-    """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see."""
+    """What the gatekeeper believes is still in an agent's head. `elsewhere` counts compartments that the operator may not see.
+
+    `exposed`: the newest of `exposed_count` cases.
+    """
 
     context: str
     root: str
@@ -748,6 +772,7 @@ class ContextAnswer(Answer, frozen=True, kw_only=True, tag="context_answer"):
     last_read_at: str | None = None
     closed: bool = False
     position: int = 0
+    exposed_count: int = 0
 
 
 class Stats(Answer, frozen=True, kw_only=True, tag="stats"):
@@ -762,7 +787,7 @@ class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
     """Add, suspend, resume, export, delete or list tenants. `account`: the tenant's account key; `user_key`: hex secret for end
     users' ids.
 
-    export: a page of `what` from `cursor` on. delete: at exactly `position`; `exported`: whether an export of it exists.
+    list, export (of `what`): a page from `cursor` on. delete: at exactly `position`; `exported`: whether an export of it exists.
     """
 
     action: Literal["add", "suspend", "resume", "export", "delete", "list"] = "list"
@@ -781,6 +806,7 @@ class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
     """Add, list and change projects of a tenant. `settings` see gate.config.ProjectSettings.
 
     share, unshare: with `others`. join, leave: the agent `agent`. `by`, `message`: who does it and why, for the record.
+    list: a page from `cursor` on.
     """
 
     action: Literal["add", "list", "show", "set", "share", "unshare", "archive", "restore", "delete", "join", "leave"] = "list"
@@ -792,13 +818,14 @@ class AdmProject(Frame, frozen=True, kw_only=True, tag="adm_project"):
     agent: str = ""
     by: str = ""
     message: str = ""
+    cursor: int = 0
 
 
 class AdmAgent(Frame, frozen=True, kw_only=True, tag="adm_agent"):
     """Register, rotate, revoke or list agents of a tenant.
 
     rotate: `key` is one more key of the agent `name`. revoke: the keys `revoked` speak for it no more; none given = no key does.
-    list: those that the home issued, or (`name`) that one and a page of those that it delegated. `user`: whom it speaks for.
+    list: a page of those that the home issued, or (`name`) of that one and those that it delegated. `user`: whom it speaks for.
     """
 
     action: Literal["add", "rotate", "revoke", "list"] = "list"

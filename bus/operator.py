@@ -88,10 +88,10 @@ class Desk:
         return await self._plan(Hold(selector=_selected(selector), dry_run=True, suspects=suspects))
 
     async def plan_rollback(self, case: str) -> Plan:
-        """What takes the projects of a case's roots back to before its first root; applied like a hold.
+        """What takes the projects of a case's roots back to before its first root; `apply_rollback` applies it.
 
         All that was written into them since is held with what came of it; `again` names what is current then. `release` of the
-        case that `apply` opens undoes it.
+        case that this opens undoes it.
         """
         return await self._plan(Hold(rollback=case, dry_run=True))
 
@@ -102,11 +102,23 @@ class Desk:
         )
         if any(page.plan != first.plan for page in pages):
             raise Conflict("The plan changed while it was read.", reason="plan_stale", advice="Make a new one.")
-        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+        return msgspec.structs.replace(
+            first,
+            roots=[r for page in pages for r in page.roots],
+            members=[m for page in pages for m in page.members],
+            suspects=[m for page in pages for m in page.suspects],
+            again=[m for page in pages for m in page.again],
+            agents_to_tell=[name for page in pages for name in page.agents_to_tell],
+            next=None,
+        )
 
     async def apply(self, plan: str, message: str) -> Case:
-        """Hold what the plan says. Conflict if it is used, too old, or what it would hold has changed since."""
+        """Hold what the plan says. Conflict if it is used, too old, of a rollback, or what it would hold has changed since."""
         return await self._change_case(Hold(plan=plan, message=message))
+
+    async def apply_rollback(self, plan: str, message: str) -> Case:
+        """Hold what the plan of a rollback says. Conflict as for `apply`, and if it is of a hold."""
+        return await self._change_case(Hold(plan=plan, message=message, kind="rollback"))
 
     async def hold_now(self, selector: Selector, message: str, suspects: bool = False) -> Case:
         """Plan and hold at once."""
@@ -194,11 +206,11 @@ class Desk:
 
     # --- find out ---------------------------------------------------------------------------------
     async def case(self, id: str) -> Case:
-        """One case with all its members."""
+        """One case with all its roots, members, and agents that were told."""
         return await self._whole_case(await self._look(CaseQuery(case=id), Case))
 
     async def cases(self) -> list[Case]:
-        """All cases, without their members."""
+        """All cases, without their members, and with the first of their roots and of those told."""
         first = await self._look(CaseQuery(), Cases)
         pages = await self._rest(first, lambda cursor: self._look(CaseQuery(cursor=cursor), Cases))
         return [case for page in pages for case in page.cases]
@@ -251,7 +263,14 @@ class Desk:
 
     async def _whole_case(self, first: Case) -> Case:
         pages = await self._rest(first, lambda cursor: self._look(CaseQuery(case=first.case, cursor=cursor), Case))
-        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
+        return msgspec.structs.replace(
+            first,
+            roots=[r for page in pages for r in page.roots],
+            members=[m for page in pages for m in page.members],
+            told=[name for page in pages for name in page.told],
+            acked=[name for page in pages for name in page.acked],
+            next=None,
+        )
 
     async def _rest(self, first: P, ask: Callable[[int], Awaitable[P]]) -> list[P]:
         """The first page and all that follow. A cursor that doesn't advance would never end: MalformedFrame."""

@@ -69,6 +69,7 @@ class Desk(_Blocking[operator.Desk]):
 
     plan = _blocking(operator.Desk.plan)
     plan_rollback = _blocking(operator.Desk.plan_rollback)
+    apply_rollback = _blocking(operator.Desk.apply_rollback)
     apply = _blocking(operator.Desk.apply)
     hold_now = _blocking(operator.Desk.hold_now)
     release = _blocking(operator.Desk.release)

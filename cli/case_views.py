@@ -6,7 +6,7 @@ import csv as csv_format
 import sys
 from typing import TYPE_CHECKING, Final
 
-from .output import STATE_STYLES, facts, short, show, styled, table
+from .output import STATE_STYLES, facts, first_of, short, show, styled, table
 from .render import render_untrusted
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
                 **({"back to before": plan.rollback} if plan.rollback else {}),
                 "good until": plan.expires_at,
                 "would hold": _count(plan.count, plan.elsewhere),
-                "by agent": _counts(plan.by_agent),
-                "by project": _counts(plan.by_project),
+                "by agent": _counts(plan.by_agent, plan.count - plan.elsewhere),
+                "by project": _counts(plan.by_project, plan.count - plan.elsewhere),
                 "by kind": _counts(plan.by_kind),
-                "by depth": _counts(plan.by_depth),
+                "by depth": _counts(plan.by_depth, plan.count - plan.elsewhere),
                 "mixed lineage": str(plan.mixed),
                 "held already": str(plan.already_held),
                 "contexts exposed": str(plan.contexts_exposed),
@@ -54,7 +54,7 @@ def show_case(case: Case, *, csv: bool = False) -> None:
     if csv:
         _members_csv(case.members)
         return
-    told = f"{len(case.acked)} of {len(case.told)} have acknowledged" if case.told else "nobody"
+    told = f"{case.acked_count} of {case.told_count} have acknowledged" if case.told_count else "nobody"
     if case.told_elsewhere:
         told += f", and {case.told_elsewhere} in other projects"
     pairs = {
@@ -62,13 +62,13 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         "state": styled(case.state, STATE_STYLES),
         "by": render_untrusted(case.by + (f" for {case.person}" if case.person else "")),
         "why": render_untrusted(case.why),
-        "roots": " ".join(short(r) for r in case.roots),
+        "roots": first_of([short(r) for r in case.roots], case.roots_count),
         "members": _count(case.count, case.elsewhere) + (f", {case.joined} joined later" if case.joined else ""),
         "told": told,
         "opened": case.opened_at,
     }
     if case.added:
-        pairs["added since the plan"] = " ".join(short(a) for a in case.added)
+        pairs["added since the plan"] = first_of([short(a) for a in case.added], case.added_count)
     if case.released_at:
         pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
     show(facts(pairs))
@@ -127,9 +127,12 @@ def _count(count: int, elsewhere: int) -> str:
 
 
 def _names(names: Sequence[str], elsewhere: int) -> str:
-    shown = [render_untrusted(name) for name in names] + ([f"{elsewhere} in other projects"] if elsewhere else [])
-    return ", ".join(shown) or "nobody"
+    here = first_of([render_untrusted(name) for name in names], len(names), ", ")
+    return ", ".join(x for x in (here, f"{elsewhere} in other projects" if elsewhere else "") if x) or "nobody"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{render_untrusted(name)}: {n:,}" for name, n in counts.items()) or "none"
+def _counts(counts: Mapping[str, int], total: int = 0) -> str:
+    """The greatest, as they came, and what is left of a total."""
+    rest = total - sum(counts.values())
+    shown = [f"{render_untrusted(name)}: {n:,}" for name, n in counts.items()] + ([f"others: {rest:,}"] if rest > 0 else [])
+    return ", ".join(shown) or "none"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +12,9 @@ from .case_views import show_case, show_cases, show_plan
 from .command import DESK, Message, command, group
 from .exits import NAMES, Exit, usage
 from .output import note, print_json, progress, show
+
+if TYPE_CHECKING:
+    from bus import Case, Desk
 
 CaseId = Annotated[str, typer.Argument(metavar="CASE", help="A case: full id, or its last 8 characters.")]
 
@@ -49,11 +53,12 @@ def hold(
             show_plan(planned, with_suspects=suspects, chosen=call.chosen())
         return None
     reason = required_message(message)
+    return _held(call, lambda desk: desk.apply(plan, reason) if plan else desk.hold_now(selector, reason, suspects))
+
+
+def _held(call: Call, apply: Callable[[Desk], Awaitable[Case]]) -> int | None:
     with progress("holding"):
-        if plan:
-            case = call.ask_desk(lambda desk: desk.apply(plan, reason))
-        else:
-            case = call.ask_desk(lambda desk: desk.hold_now(selector, reason, suspects))
+        case = call.ask_desk(apply)
     if call.json:
         print_json(case)
     else:
@@ -79,7 +84,8 @@ def rollback(
     if bool(case) == bool(plan):
         raise usage("Name a case, or a plan with --plan.", reason="hold_how", advice="`cordon rollback CASE` shows a plan first.")
     if plan:
-        return hold(call, plan=plan, message=message)
+        reason = required_message(message)
+        return _held(call, lambda desk: desk.apply_rollback(plan, reason))
     with progress("looking at what was written since"):
         planned = call.ask_desk(lambda desk: desk.plan_rollback(case))
     if call.json:

@@ -9,7 +9,7 @@ import typer
 from .call import Call
 from .cases import required_message
 from .command import DESK, Message, command, group
-from .output import facts, print_json, show
+from .output import facts, first_of, print_json, show
 from .render import render_untrusted
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _told(call: Call, answer: ContextAnswer) -> int | None:
                 "classification": answer.classification,
                 "compartments": (", ".join(render_untrusted(c) for c in answer.compartments) or "none")
                 + (f", and {answer.elsewhere} of other projects" if answer.elsewhere else ""),
-                "exposed to": ", ".join(answer.exposed) or "no open case",
+                "exposed to": first_of(answer.exposed, answer.exposed_count, ", ") or "no open case",
                 "last read": answer.last_read_at or "never",
             }
         )

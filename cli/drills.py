@@ -9,6 +9,7 @@ import typer
 
 from .call import Call
 from .command import HOME, command
+from .exits import usage
 from .ledger import walked
 from .output import facts, print_json, progress, show, table
 from .render import render_untrusted
@@ -31,8 +32,10 @@ class DrillKind(StrEnum):
 def drill(
     call: Call,
     snapshot: Annotated[str, typer.Option("--snapshot", metavar="SNAPSHOT", help="Else the newest.")] = "",
-    kind: Annotated[DrillKind, typer.Option("--kind", metavar="KIND", help=f"{', '.join(DrillKind)}.")] = DrillKind.FULL,
-    history: Annotated[bool, typer.Option("--history", metavar="", help="Show the drills that there were; run none.")] = False,
+    kind: Annotated[DrillKind | None, typer.Option("--kind", metavar="KIND", help=f"{', '.join(DrillKind)}; else full.")] = None,
+    history: Annotated[
+        bool, typer.Option("--history", metavar="", help="Show the drills that there were, or those of --kind; run none.")
+    ] = False,
 ) -> int | None:
     """Restore the newest snapshot into a scratch folder and verify it: how long it takes, and what would be lost.
 
@@ -48,10 +51,14 @@ def drill(
 
     home = call.existing_home()
     if history:
-        return _show_history(call, drilled(home))
+        if snapshot:
+            raise usage(
+                "--history runs no drill.", reason="history_alone", field="snapshot", advice="Leave --snapshot out, or --history."
+            )
+        return _show_history(call, [d for d in drilled(home) if kind is None or d.get("kind", DrillKind.FULL) == kind])
     copy = named_or_newest(Snapshots(home), snapshot)
     with progress("restoring") as words:
-        done = Drill(home, copy, kind.value, lambda told: words(walked(told))).run()
+        done = Drill(home, copy, (kind or DrillKind.FULL).value, lambda told: words(walked(told))).run()
     if call.json:
         print_json(done)
     else:

@@ -12,7 +12,7 @@ from .case_views import show_members
 from .cases import required_message
 from .command import DESK, Message, command, group
 from .exits import NAMES, Exit, cause_of, usage
-from .output import facts, note, print_json, progress, short, show, styled, table
+from .output import facts, first_of, note, print_json, progress, short, show, styled, table
 from .render import render_untrusted
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def _contested(e: Conflict) -> None:
     detail = e.detail
     for name, what in (("cases", "open cases"), ("legal_holds", "legal holds")):
         if detail.get(name):
-            show(f"{what}: {' '.join(render_untrusted(str(x)) for x in detail[name])}")
+            found = [render_untrusted(str(x)) for x in detail[name]]
+            show(f"{what}: {first_of(found, int(detail[f'{name}_count']))}")
     if detail.get("request"):
         show(f"another person agrees with: cordon erase --agree {render_untrusted(str(detail['request']))} --as TENANT/OPERATOR")
 
@@ -135,8 +136,8 @@ def _planned(call: Call, plan: Erasure, named: list[str], derived: bool) -> None
         "would erase": f"{plan.count:,}" + (f", {plan.derived:,} of them derived" if plan.derived else ""),
         "derived, not erased": f"{plan.left_count:,}"
         + (f", and {plan.elsewhere:,} that you may not see" if plan.elsewhere else ""),
-        "open cases": " ".join(short(c) for c in plan.cases) or "none",
-        "legal holds": " ".join(short(h) for h in plan.legal_holds) or "none",
+        "open cases": first_of([short(c) for c in plan.cases], plan.cases_count) or "none",
+        "legal holds": first_of([short(h) for h in plan.legal_holds], plan.legal_holds_count) or "none",
     }
     show(facts(pairs))
     show_members(plan.members, with_hops=False)

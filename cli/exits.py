@@ -164,7 +164,7 @@ def _internal(error: BaseException, logs: Path) -> Failure:
     if logs.is_dir():
         log = logs / "cli.log"
         with log.open("a") as out:
-            out.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')}\n")
+            out.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
             traceback.print_exception(error, file=out)
         advice = f"It is in {log}; report it."
     kind = type(error).__name__

@@ -10,7 +10,7 @@ from .call import Call
 from .case_views import show_members
 from .command import DESK, command, group
 from .exits import usage
-from .output import print_json, progress, short, show
+from .output import first_of, print_json, progress, short, show
 from .render import render_untrusted
 
 if TYPE_CHECKING:
@@ -102,6 +102,6 @@ def _show_why(answer: WhyAnswer) -> None:
         show(f"  {render_untrusted(sentence)}")
     _show_edges(answer.parents)
     if answer.cases:
-        show(f"cases: {' '.join(short(c) for c in answer.cases)}")
+        show(f"cases: {first_of([short(c) for c in answer.cases], answer.cases_count)}")
     if answer.content is not None:
         show(render_untrusted(answer.content, 1 << 17, form="block"))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PIPED_COLUMNS: Final = 160  # a pipe has no width; wide enough that tables don't wrap
 SHORT_ID_CHARS: Final = 8
+WORDS_SHOWN: Final = 50  # ids or names on one line
 _STDERR: Final = 2
 
 STATE_STYLES: Final = {
@@ -125,6 +126,12 @@ def styled(word: str, styles: Mapping[str, str]) -> RenderableType:
     from rich.text import Text
 
     return Text(word, style=styles.get(word, ""))
+
+
+def first_of(words: Sequence[str], total: int, between: str = " ") -> str:
+    """The first of `total` words on one line, and how many more there are."""
+    shown = words[:WORDS_SHOWN]
+    return between.join(shown) + (f" … and {total - len(shown):,} more" if total > len(shown) else "")
 
 
 def short(id: str) -> str:

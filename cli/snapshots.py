@@ -51,8 +51,7 @@ def snapshot_create(
     home = call.existing_home()
     with progress("copying the ledger") as words:
         copy = Snapshots(home, lambda at: words(walked(at))).create(name, _folder(to), keys=with_keys)
-    _tell(call, copy)
-    return None
+    return _tell(call, copy)
 
 
 def snapshot_list(call: Call, to: To = "") -> int | None:
@@ -122,8 +121,7 @@ def backup(
     home = call.existing_home()
     with progress("copying the ledger") as words:
         copy, blocks = Snapshots(home, lambda at: words(walked(at))).backup(Path(to), keys=with_keys)
-    _tell(call, copy, {"new_blocks": blocks})
-    return None
+    return _tell(call, copy, {"new_blocks": blocks})
 
 
 def restore(
@@ -222,14 +220,26 @@ def _keys(copy: Copy) -> str:
     return "with keys" if copy.manifest.keys else "no keys"
 
 
-def _tell(call: Call, copy: Copy, more: dict[str, int] | None = None) -> None:
-    document = _document(copy) | (more or {})
+def _tell(call: Call, copy: Copy, more: dict[str, int] | None = None) -> int | None:
+    """What was made. Exit 5 where the home's registry was damaged before: it is whole but for that."""
+    from broker_config.snapshots import wrong_registry
+
+    found = wrong_registry(copy)
     if call.json:
-        print_json(document)
-        return
+        print_json(_document(copy) | (more or {}) | {"findings": found})
+    else:
+        _show_made(copy, more or {})
+    if not found:
+        return None
+    advice = "The home's own is damaged: `cordon doctor` says how to mend it; then make another."
+    note(f"cordon: {NAMES[Exit.INCOMPLETE]}: {render_untrusted(found[0], 400)}. {advice}")
+    return Exit.INCOMPLETE
+
+
+def _show_made(copy: Copy, more: dict[str, int]) -> None:
     m = copy.manifest
     shown = {"folder": str(copy.folder), "block": f"{m.block:,}", "events": f"{m.events:,}", "memories": f"{m.memories:,}"}
-    shown |= {name.replace("_", " "): f"{n:,}" for name, n in (more or {}).items()}
+    shown |= {name.replace("_", " "): f"{n:,}" for name, n in more.items()}
     shown["holds"] = "the ledger with its texts, policy, cordon.toml, public trust" + (", all keys" if m.keys else "; no keys")
     show(facts({k: render_untrusted(v) for k, v in shown.items()}))
 

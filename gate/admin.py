@@ -15,12 +15,12 @@ from bus.delegation import JOINT
 from bus.errors import ConfigError
 from bus.frames import AdmAgent, AdmErased, AdminRequest, AdmProject, AdmRegistry, AdmStatus, AdmTenant, AdmVerify, Done
 from bus.identity import verify_registry
-from bus.limits import PAGE_ITEMS_MAX
 from bus.subjects import is_key, is_token
 from gate import ids
 from gate.admin_projects import ADMIN, Projects, known_projects
 from gate.admin_tenants import Tenants
 from gate.ledger import events as E
+from gate.pages import filled, following
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import ROLES
@@ -82,7 +82,8 @@ class Admin:
     async def _tenant(self, req: AdmTenant) -> Done:
         s = self.shard
         if req.action == "list":
-            rows = [
+            start = max(0, req.cursor)
+            rows = (
                 {
                     "name": t.name,
                     "account": t.account,
@@ -96,9 +97,10 @@ class Admin:
                     "quotas": msgspec.to_builtins(t.quotas),
                     "state": "deleted" if t.deleted else "suspended" if t.suspended else "active",
                 }
-                for t in s.tenants.values()
-            ]
-            return Done(request_id=req.request_id, result={"tenants": sorted(rows, key=lambda r: str(r["name"]))})
+                for t in sorted(s.tenants.values(), key=lambda t: t.name)[start:]
+            )
+            page = filled(rows)
+            return Done(request_id=req.request_id, result={"tenants": page, "next": following(start, len(page), len(s.tenants))})
         if req.action in ("suspend", "resume"):
             return await self._suspend(self._known(req.account), req)
         if req.action == "export":
@@ -180,19 +182,18 @@ class Admin:
         return Done(request_id=req.request_id, result=self._shown(t.agents.by_key[req.key]), position=t.position)
 
     def _agents(self, t: Tenant, req: AdmAgent) -> Done:
-        """Those that the home issued; with a name that one and a page of those that it delegated, directly or not."""
-        if not req.name:
-            rows = [self._shown(a) for a in t.agents.all if a.parent is None]
-            return Done(request_id=req.request_id, result={"tenant": t.name, "agents": sorted(rows, key=_by_name)})
-        agent = t.agents.by_name.get(req.name)
-        if agent is None:
-            raise Refused("agent_unknown", field="name")
-        found = [agent, *agent.below(self.shard.now_ms())]
-        end = req.cursor + PAGE_ITEMS_MAX
-        rows = [self._shown(a) for a in found[req.cursor : end]]
-        return Done(
-            request_id=req.request_id, result={"tenant": t.name, "agents": rows, "next": end if end < len(found) else None}
-        )
+        """A page of those that the home issued, by name; with a name of that one and those that it delegated, directly or not."""
+        if req.name:
+            agent = t.agents.by_name.get(req.name)
+            if agent is None:
+                raise Refused("agent_unknown", field="name")
+            found = [agent, *agent.below(self.shard.now_ms())]
+        else:
+            found = sorted((a for a in t.agents.all if a.parent is None), key=lambda a: a.name)
+        start = max(0, req.cursor)
+        rows = filled(self._shown(a) for a in found[start:])
+        result = {"tenant": t.name, "agents": rows, "next": following(start, len(rows), len(found))}
+        return Done(request_id=req.request_id, result=result)
 
     def _rotated(self, t: Tenant, agent: Agent, req: AdmAgent) -> list[E.AnyEvent]:
         """One more key, and perhaps other projects, for the same agent: its id, context, notices and idempotency keys stay."""
@@ -259,7 +260,3 @@ class Admin:
     def _over(self, a: Agent) -> str:
         """Why no key speaks for an agent that was not revoked itself."""
         return "expired" if a.expires_ms and a.expires_ms <= self.shard.now_ms() else "ended"
-
-
-def _by_name(row: dict[str, Any]) -> str:
-    return str(row["name"])

@@ -19,6 +19,7 @@ from bus.limits import DISPLAY_CHARS_MAX, MESSAGE_CHARS_MAX, NAME_CHARS_MAX, PAG
 from bus.subjects import is_token
 from gate.config import PROJECTS_MAX, SHARES_MAX, ProjectSettings, encode_settings
 from gate.ledger import events as E
+from gate.pages import filled, following
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.state.principals import Agent
@@ -44,8 +45,10 @@ class Projects:
     async def answer(self, t: Tenant, req: AdmProject) -> Done:
         """The answer to one request. Raises Refused."""
         if req.action == "list":
-            rows = [listed(t, p) for _, p in sorted(t.projects.items())]
-            return Done(request_id=req.request_id, result={"tenant": t.name, "projects": rows})
+            start = max(0, req.cursor)
+            rows = filled(listed(t, p) for _, p in sorted(t.projects.items())[start:])
+            more = following(start, len(rows), len(t.projects))
+            return Done(request_id=req.request_id, result={"tenant": t.name, "projects": rows, "next": more})
         if req.action == "show":
             if req.name not in t.projects:
                 raise Refused("project_unknown", field="name", detail=nearest(t, req.name))

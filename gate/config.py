@@ -38,7 +38,7 @@ AUDITS_PER_MINUTE: Final = 10  # per key and code, then a count
 SUSPECT_HOLD_MS: Final = DAY_MS
 CONTEXT_WINDOW_IDS: Final = 2_048
 
-PROJECTS_MAX: Final = 2_000  # of a tenant: their numbers are 16 bits wide, and a list of them is one answer
+PROJECTS_MAX: Final = 2_000  # of a tenant: their numbers are 16 bits wide
 SHARES_MAX: Final = 16  # projects that one lends to, and that lend to one: a question looks into each
 
 NAMESPACE_SHARD: Final = "0"

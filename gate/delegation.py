@@ -33,6 +33,7 @@ from gate.writing.sequencer import Stored
 if TYPE_CHECKING:
     from gate.shard import Shard
 
+LACKING_CHARS: Final = 128  # of the name of a file that the issuer says it lacks
 _decode_signed: Final = msgspec.json.Decoder(Signed).decode
 
 
@@ -40,6 +41,7 @@ class Delegations:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.silent = False  # the issuer was there and gave no answer when it was asked last
+        self.without_keys = ""  # the file that it lacked then
 
     async def answer(self, p: Principal, wish: Delegate, jwt: str) -> Delegated:
         """The child of `p` with its credential. `jwt`: what `p` connected with, by the broker's word. Raises Refused."""
@@ -129,6 +131,7 @@ class Delegations:
         except (NatsError, msgspec.MsgspecError):
             raise Refused("issuer_unreachable") from None
         self.silent = False
+        self.without_keys = answer.field[:LACKING_CHARS] if answer.reason == "no_keys" else ""
         if not answer.jwt:
             raise _refused_by_issuer(answer)
         try:
@@ -237,5 +240,7 @@ def _refused_by_issuer(answer: Signed) -> Refused:
             return _too_wide(answer.field)
         case "stale":
             return Refused("delegation_stale", field="at")
+        case "no_keys":
+            return Refused("issuer_without_keys")
         case _:
             return Refused("delegation_unproven", field="proof")

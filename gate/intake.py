@@ -483,11 +483,7 @@ class Intake:
         self._spawn(self._operate(p, req, m.reply), m.reply, request_id, p.key, "", p)
 
     async def _operate(self, p: Principal, req: Frame, reply: str) -> None:
-        data = frames.encode(await self.shard.operators.answer(p, req))
-        if len(data) > limits.PAYLOAD_BYTES_MAX:  # it would not leave, and who asked would wait for it
-            log.error("an answer to %s of %d bytes is more than a message holds", type(req).__name__, len(data))
-            raise Refused("internal")
-        self.shard.send(reply, data)
+        self.shard.send(reply, _fitting(req, await self.shard.operators.answer(p, req)))
 
     async def on_admin(self, m: Msg) -> None:
         """A request on adm.<shard>.<verb>.<key>: the grant holds the literal key."""
@@ -515,7 +511,7 @@ class Intake:
             self.shard.refuse(m.reply, Refused("internal"), request_id, key, "")
 
     async def _administer(self, req: Any, reply: str) -> None:
-        self.shard.send(reply, frames.encode(await self.shard.admin.answer(req)))
+        self.shard.send(reply, _fitting(req, await self.shard.admin.answer(req)))
 
     # --- tasks ------------------------------------------------------------------------------------
     def _spawn(self, work: Any, reply: str, request_id: str, key: str, project: str, p: Principal | None = None) -> None:
@@ -536,6 +532,15 @@ class Intake:
         except Exception:
             log.exception("request failed")
             self.shard.refuse(reply, Refused("internal"), request_id, key, project)
+
+
+def _fitting(req: Frame, answer: Frame) -> bytes:
+    """An answer's bytes. Lists are paged, so none should be more than a message holds: it would not leave, and be waited for."""
+    data = frames.encode(answer)
+    if len(data) > limits.PAYLOAD_BYTES_MAX:
+        log.error("an answer to %s of %d bytes is more than a message holds", type(req).__name__, len(data))
+        raise Refused("answer_too_large", limit=limits.PAYLOAD_BYTES_MAX)
+    return data
 
 
 def _content_of(d: Draft) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from bus import frames
 from bus.frames import (
     CLASSIFICATIONS,
     DECISIONS,
@@ -31,6 +30,7 @@ from bus.frames import (
     Frame,
     Hold,
     LegalHoldRequest,
+    Member,
     Prune,
     Release,
     Review,
@@ -41,16 +41,17 @@ from bus.frames import (
     Why,
     WhyAnswer,
 )
-from bus.limits import MESSAGE_CHARS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX
+from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
-from gate.containment.plans import seen_of
+from gate.containment.plans import counted_of, seen_of
 from gate.containment.selection import known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.ledger.events import decode_memory
 from gate.lifecycle.ends import ENDED_BECAUSE, SESSION, end_events, ended_by, of_session
+from gate.pages import Page, following
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 READS_SHOWN: Final = 20
-CASES_MAX: Final = 100  # of a page, within PAGE_BYTES_MAX
+CASES_MAX: Final = 100  # of a page, which may be full before
 STATS_ROWS: Final = 1 << 15  # counted at once: about 2 ms
 SELECTOR_MAX: Final = 64
 HOPS_MAX: Final = 1_000_000
@@ -152,19 +153,14 @@ class Operators:
         if req.case:
             return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
         newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
-        start, size = max(0, req.cursor), 0
-        page: list[Case] = []
+        start, page, looked_at = max(0, req.cursor), Page[Case](), 0
         for case in newest[start : start + CASES_MAX]:
-            listed = holds.listed(p, case)
-            size += len(frames.encode(listed))
-            if page and size > PAGE_BYTES_MAX:
+            if holds.is_told_of(p, case) and not page.add(await holds.listed(p, case)):
                 break
-            page.append(listed)
+            looked_at += 1
             await asyncio.sleep(0)  # a case of thousands takes a millisecond or two
-        end = start + len(page)
-        return Cases(
-            agent=p.key, request_id=req.request_id, cases=page, position=t.position, next=end if end < len(newest) else None
-        )
+        more = following(start, looked_at, len(newest))
+        return Cases(agent=p.key, request_id=req.request_id, cases=page.items, position=t.position, next=more)
 
     # --- trace ------------------------------------------------------------------------------------
     async def _trace(self, p: Principal, req: Trace) -> TraceAnswer:
@@ -175,29 +171,27 @@ class Operators:
         kinds = {E.EDGE_KINDS.index(k) for k in (req.edges or ["declared", "copied"])}
         plans = self.shard.holds.plans
         closure, _ = await plans.closure(t, [root], kinds, up=req.direction != "down", hops=req.hops)
+        closure = counted_of(p, closure)
         seen = seen_of(p, closure)
-        start = max(0, req.cursor)
-        page, depth = (x[start : start + PAGE_ITEMS_MAX].tolist() for x in seen)
+        start, page = max(0, req.cursor), Page[tuple[Member, list[Edge]]]()
         reached = set(closure.nodes.tolist())
-        edges: list[Edge] = []
-        for s in page:
-            edges += [
-                Edge(from_=t.memory_id(e.node), to=t.memory_id(s), kind=E.EDGE_KINDS[e.kind], confidence=_share(e.confidence))
-                for e in t.up.edges_of(s)
-                if e.kind in kinds and e.node in reached and decide(p, e.node)
-            ]
+        for s, hops in zip(*(x[start : start + PAGE_ITEMS_MAX].tolist() for x in seen), strict=True):
+            above = [e for e in t.up.edges_of(s) if e.kind in kinds and e.node in reached and decide(p, e.node)]
+            edges = [_edge(t, e.node, s, e.kind, e.confidence) for e in above]  # of one node there may be 128
+            if not page.add((plans.member(t, s, hops), edges)):
+                break
             await asyncio.sleep(0)
         return TraceAnswer(
             agent=p.key,
             request_id=req.request_id,
             root=t.memory_id(root),
             direction=req.direction,
-            nodes=[plans.member(t, s, n) for s, n in zip(page, depth, strict=True)],
-            edges=edges,
+            nodes=[node for node, _ in page.items],
+            edges=[edge for _, edges in page.items for edge in edges],
             count=len(reached),
             elsewhere=len(reached) - len(seen.nodes),
             position=t.position,
-            next=start + PAGE_ITEMS_MAX if start + PAGE_ITEMS_MAX < len(seen.nodes) else None,
+            next=following(start, len(page.items), len(seen.nodes)),
         )
 
     # --- why --------------------------------------------------------------------------------------
@@ -246,14 +240,18 @@ class Operators:
             "context": {"id": ids.text("ctx_", e.ctx), "epoch": e.epoch, "recalls_before": e.ctx_seq},
             "redactions": [r[0] for r in e.red],
             "superseded_by": t.memory_id(int(c.superseded[s])) if c.superseded[s] and decide(p, int(c.superseded[s])) else None,
-            "exposed": _cases_seen(p, e.exposed),
+            "exposed": (exposed := _cases_seen(p, e.exposed))[-PAGE_ITEMS_MAX:],
+            "exposed_count": len(exposed),
             "promotes": t.memory_id(e.promotes) if e.promotes and decide(p, e.promotes) else None,
             "promoted_as": t.memory_id(t.promoted[s]) if s in t.promoted and decide(p, t.promoted[s]) else None,
             "expires_at": rfc3339(int(c.expires[s])) if c.expires[s] < NEVER_MS else None,
             "ended": ended_by(t, s),
             "erased_at": rfc3339(int(c.erased[s])) if c.erased[s] else None,
             "erasures": [x.text for x in t.erasures.values() if s in x.members],
-            "legal_holds": [h.text for h in t.legal_holds.values() if not h.lifted_ms and s in h.members],
+            "legal_holds": (legal := [h.text for h in t.legal_holds.values() if not h.lifted_ms and s in h.members])[
+                -PAGE_ITEMS_MAX:
+            ],
+            "legal_holds_count": len(legal),
         }
         return WhyAnswer(
             agent=p.key,
@@ -263,18 +261,10 @@ class Operators:
             kind="memory",
             facts=facts,
             sentences=_sentences(p, e, facts, [k.text for k in cases if k.holding], len(reads)),
-            parents=[
-                Edge(
-                    from_=t.memory_id(x.parent),
-                    to=t.memory_id(s),
-                    kind=E.EDGE_KINDS[x.kind],
-                    confidence=_share(x.confidence),
-                )
-                for x in e.edges
-                if decide(p, x.parent)
-            ],
+            parents=[_edge(t, x.parent, s, x.kind, x.confidence) for x in e.edges if decide(p, x.parent)],
             reads=[self._read(p, r) for r in reads],
-            cases=[k.text for k in cases],
+            cases=[k.text for k in cases[-PAGE_ITEMS_MAX:]],
+            cases_count=len(cases),
             content=row.content if req.reveal and not c.erased[s] else None,
             position=t.position,
         )
@@ -341,7 +331,7 @@ class Operators:
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
             await self.barrier(t, lambda: self._close(p, ctx, req.message))
-        labels = ctx.labels
+        labels, exposed = ctx.labels, _cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
         return ContextAnswer(
             agent=p.key,
@@ -355,7 +345,8 @@ class Operators:
             classification=CLASSIFICATIONS[labels.cls],
             compartments=shown,
             elsewhere=len(labels.comp) - len(shown),
-            exposed=_cases_seen(p, ctx.exposed),
+            exposed=exposed[-PAGE_ITEMS_MAX:],
+            exposed_count=len(exposed),
             last_read_at=rfc3339(ctx.last_read_ms) if ctx.last_read_ms else None,
             closed=req.action == "close",
             position=t.position,
@@ -403,6 +394,11 @@ class Operators:
 
 def _share(confidence: int) -> float:
     return round(confidence / 255, 2)
+
+
+def _edge(t: Tenant, parent: int, child: int, kind: int, confidence: int) -> Edge:
+    """`confidence`: of 255."""
+    return Edge(from_=t.memory_id(parent), to=t.memory_id(child), kind=E.EDGE_KINDS[kind], confidence=_share(confidence))
 
 
 def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:

@@ -106,6 +106,11 @@ TABLE: dict[str, Wording] = {
     "tenant_unknown": Wording("denied", "This tenant is not known to the gatekeeper.", "Add it with `cordon tenant add`."),
     # limits
     "too_long": Wording("rejected", "A field is over its limit.", "Shorten the named field to its limit, in bytes or items."),
+    "answer_too_large": Wording(
+        "rejected",
+        "The answer is more than one message holds.",
+        "Ask for less at once: a narrower selector, fewer hops, or one case, agent or project. What it changed, stands.",
+    ),
     "too_short": Wording("rejected", "A field is empty.", "Give the named field a value."),
     "out_of_range": Wording(
         "rejected", "A number is out of its range.", "Keep the named field within the range in docs/wire.md."
@@ -177,6 +182,11 @@ TABLE: dict[str, Wording] = {
         "That memory was promoted already, and what it became is active or held.",
         "Read `promoted_as`, or have an operator review it.",
     ),
+    "promotion_rejected": Wording(
+        "conflict",
+        "That memory was promoted, and a review rejected what it became.",
+        "Ask who did: an operator may accept it after all, with `cordon review ID --accept`.",
+    ),
     "prune_nothing": Wording(
         "conflict", "Nothing of this plan may end any more: all of it was read, held or over meanwhile.", "Make a new plan."
     ),
@@ -186,6 +196,11 @@ TABLE: dict[str, Wording] = {
     ),
     "plan_unknown": Wording(
         "conflict", "This plan is unknown, used or older than 60 minutes.", "Make a new one as this one was made."
+    ),
+    "plan_of_other_kind": Wording(
+        "conflict",
+        "This plan is not for this command.",
+        "Apply it with the one that it is for, or make the plan that you meant.",
     ),
     "plan_stale": Wording("conflict", "What the plan would hold has changed since.", "See `detail`, then make a new plan."),
     "case_closed": Wording("conflict", "This case is released already.", "Open a new one if it is needed."),
@@ -256,6 +271,12 @@ TABLE: dict[str, Wording] = {
         "The issuer, which signs credentials, is there and gives no answer: it may be hung.",
         "Nothing was delegated. The operator restarts it: `cordon status` names its pid.",
         15.0,  # longer than a client tries: it doesn't pass by itself
+    ),
+    "issuer_without_keys": Wording(
+        "unavailable",
+        "The issuer, which signs credentials, lacks its own keys: it isn't for anything that you sent.",
+        "Nothing was delegated. The operator sees in `cordon status` which file is missing, and how to bring it back.",
+        15.0,  # as above
     ),
     "starting": Wording(
         "unavailable",
@@ -334,6 +355,12 @@ class Refused(Exception):
         used = f"{self.detail['used']} of {self.limit}" if "used" in self.detail else f"at most {self.limit}"
         return f" It is the {self.detail['whose']}'s {self.field}: {used}."
 
+    def _named(self) -> str:
+        """The command that a plan is for, where it was given to another; who rejected what a memory became."""
+        if "apply_with" in self.detail:
+            return f" It is for `{self.detail['apply_with']}`."
+        return f" It was rejected by {self.detail['rejected_by']}." if "rejected_by" in self.detail else ""
+
     def frame(self, request_id: str = "", agent: str = "", project: str = "") -> Refusal:
         w = TABLE[self.code]
         return Refusal(
@@ -345,7 +372,7 @@ class Refused(Exception):
             reasons=list(self.reasons) or [self.code],
             field=self.field,
             limit=self.limit,
-            message=w.message + self._quota(),
+            message=w.message + self._quota() + self._named(),
             advice=w.advice,
             retry_after_s=w.retry_after_s,
             detail=self.detail,

@@ -170,6 +170,13 @@ def visible_rows(p: Principal, seqs: npt.NDArray[np.int32]) -> list[int]:
     return found
 
 
+def counted_rows(p: Principal, seqs: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Those of many that count in what it is told: up to its clearance, in whatever project. Of what is above it nothing is told,
+    not that it is there.
+    """
+    return seqs[p.tenant.columns.cls[seqs] <= p.rights.clearance]
+
+
 def colleague(p: Principal, agent: Agent) -> bool:
     """An agent that shares a project with it, or itself."""
     return agent is p.agent or shares_project(p, agent)

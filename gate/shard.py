@@ -346,6 +346,11 @@ class Shard:
             found.append("agents can't write: `read_only` in cordon.toml, as in a home that was restored to look at")
         if self.delegations.silent:
             found.append("the issuer gave no answer when it was asked last: nobody can delegate; kill -9 its pid restarts it")
+        if self.delegations.without_keys:
+            found.append(
+                f"nobody can delegate: the issuer's {self.delegations.without_keys} is missing, or not as the registry says. "
+                "`cordon tenant add NAME` again makes what is missing; one elsewhere needs trust/issuer/ and trust/registry.jwt"
+            )
         if not starting and self.erasures.janitor_is_silent():
             found.append("the janitor doesn't ask for work: what is erased stays in the ledger until it does; see its log")
         return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from bus.frames import Case, Hold, Review
+from bus.frames import Case, Hold, Member, Review
 from bus.limits import PAGE_ITEMS_MAX
 from gate import ids
 from gate.config import CASE_ROOTS_MAX, SUSPECT_HOLD_MS
@@ -23,11 +23,14 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, pack_members
 from gate.ledger.errors import LedgerFull
+from gate.pages import following
+from gate.plan_kinds import check_kind
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, decide_all, visible_rows
+from gate.rights import counted_rows, decide, decide_all, visible_rows
 from gate.state.cases import CaseState
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
+from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.writing.sequencer import Stored, noted
 
@@ -74,7 +77,9 @@ class Holds:
         if not req.message.strip():
             raise Refused("message_missing", field="message")
         if req.plan:
-            return Named(*await self.plans.load(p, req.plan))
+            plan_id, plan = await self.plans.load(p, req.plan)
+            check_kind(plan.kind, req.kind)
+            return Named(plan_id, plan)
         sources = await find_sources(self.shard, p, req.selector)
         select(p, req.selector, sources)  # what can't be held is refused before anything stands still
         return Named(sources=sources)
@@ -84,13 +89,13 @@ class Holds:
         t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
-            roots = list(named.plan.roots)
+            roots, unseen = list(named.plan.roots), list[int]()
             before = t.cases.get(named.plan.rollback)
             if before is not None:
-                roots = written_since(p, before)  # by now more may have been
+                roots, unseen = written_since(p, before)  # by now more may have been
                 message = f"back to before {before.text}: {req.message}"
-            closure, ms = await self.plans.closure(t, roots)
-            added = self.plans.drift(t, named.plan, closure)
+            closure, ms = await self.plans.closure(t, roots + unseen)
+            added = self.plans.drift(p, named.plan, closure)
             extra = named.plan.suspects
             self.plans.use(p, named.plan_id, named.plan)
         else:
@@ -250,42 +255,53 @@ class Holds:
         """A case by its id or the end of it."""
         t = p.tenant
         raw = ids.raw(case_id) if case_id.startswith("case_") else None
-        if raw is not None and raw in t.cases:
-            return t.cases[raw]
         bare = case_id.removeprefix("case_")
-        found = [k for k in t.cases.values() if len(bare) >= 8 and k.text.endswith(bare)]
+        named = [t.cases[raw]] if raw in t.cases else [k for k in t.cases.values() if len(bare) >= 8 and k.text.endswith(bare)]
+        found = [k for k in named if self.is_told_of(p, k)]
         if len(found) > 1:
             raise Refused("id_ambiguous", field="case")
         if not found:
             raise Refused("case_unknown", field="case")
         return found[0]
 
+    def is_told_of(self, p: Principal, case: CaseState) -> bool:
+        """Whether a case is there for a principal: one of memories above its clearance alone is not."""
+        return len(counted_rows(p, case.all_members())) > 0
+
     async def shown(self, p: Principal, case: CaseState, request_id: str, *, cursor: int = 0, held: Held | None = None) -> Case:
         """A case with a page of its members. `held`: it was just opened. Not inside a barrier: a large graph takes a while."""
-        t = p.tenant
-        closure = held.closure if held else (await self.plans.closure(t, case.roots, case.kinds))[0]
-        everyone = case.all_members()
+        t, everyone = p.tenant, case.all_members()
+        listed = await self.listed(p, case, cursor)
         seen = visible_rows(p, everyone)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX]
-        hops, members = _hops(t, case, closure, page), set(everyone.tolist())
         added = [s for s in held.added if decide(p, s)] if held else []
         return msgspec.structs.replace(
-            self.listed(p, case, seen),
+            listed,
             request_id=request_id,
-            members=[self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)],
-            next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            members=await self._members(t, case, page, held.closure if held else None),
+            next=following(cursor, PAGE_ITEMS_MAX, max(len(seen), listed.roots_count, listed.told_count, listed.acked_count)),
             added=[t.memory_id(s) for s in added[:PAGE_ITEMS_MAX]],
+            added_count=len(added),
             closure_ms=round(held.closure_ms, 3) if held else 0.0,
             hold_ms=round(held.hold_ms, 3) if held else 0.0,
         )
 
-    def listed(self, p: Principal, case: CaseState, seen: list[int] | None = None) -> Case:
-        """A case without its members. `seen`: those that the principal may see, if that is known."""
-        t = p.tenant
-        everyone = case.all_members()
-        if seen is None:
-            seen = visible_rows(p, everyone)
-        told = [t.agents.all[n] for n in sorted(case.told)]
+    async def _members(self, t: Tenant, case: CaseState, page: list[int], closure: Closure | None) -> list[Member]:
+        if not page:  # of a case of few memories many may have been told
+            return []
+        if closure is None:
+            closure, _ = await self.plans.closure(t, case.roots, case.kinds)
+        hops, members = _hops(t, case, closure, page), set(case.all_members().tolist())
+        return [self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)]
+
+    async def listed(self, p: Principal, case: CaseState, cursor: int = 0) -> Case:
+        """A case without its members, with a page of its roots and of whom it was told."""
+        t, page = p.tenant, slice(cursor, cursor + PAGE_ITEMS_MAX)
+        everyone = counted_rows(p, case.all_members())
+        crowd = _told_of(t, case, everyone)
+        told = await names_of(p, crowd)
+        acked = await names_of(p, [a for a in crowd if a.number in case.acked])
+        seen = visible_rows(p, everyone)
         roots = visible_rows(p, np.array(case.roots, np.int32))
         text = bool(seen or roots) or case.agent == p.agent.number  # of a case elsewhere only counts are told, and whom to ask
         return Case(
@@ -295,13 +311,16 @@ class Holds:
             by=t.agents.all[case.agent].name,
             person=case.person if text else "",
             why=case.why if text else "",
-            roots=[t.memory_id(r) for r in roots[:PAGE_ITEMS_MAX]],
+            roots=[t.memory_id(r) for r in roots[page]],
+            roots_count=len(roots),
             count=len(everyone),
-            joined=len(case.joined),
+            joined=len(counted_rows(p, np.array(case.joined, np.int32))),
             elsewhere=len(everyone) - len(seen),
-            told=names_of(p, told),
-            acked=names_of(p, (t.agents.all[n] for n in sorted(case.acked))),
-            told_elsewhere=len(told) - len(names_of(p, told)),
+            told=told[page],
+            told_count=len(told),
+            acked=acked[page],
+            acked_count=len(acked),
+            told_elsewhere=len(crowd) - len(told),
             opened_at=rfc3339(case.opened_ms),
             released_at=rfc3339(case.released_ms) if case.released_ms else None,
             released_by=t.agents.all[case.released_by].name if case.released_by >= 0 else "",
@@ -309,9 +328,17 @@ class Holds:
         )
 
 
+def _told_of(t: Tenant, case: CaseState, members: Nodes) -> list[Agent]:
+    """Those who were told, of these members at least."""
+    if len(members) == len(case.members) + len(case.joined):
+        return [t.agents.all[n] for n in sorted(case.told)]
+    return [a for a in t.served_agents(members.tolist()) if a.number in case.told]
+
+
 def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list[int]:
     """How far the members of a page are from the roots. A copy that another member accounts for joined without an edge that the
-    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from.
+    closure follows, and so did what derives from it: it is one hop below the nearest that it has any edge from. What a rollback
+    took that its operator doesn't see is none of its roots: it has 0.
     """
     joined = np.array(case.joined, np.int32)
     hops: dict[int, int] = {}
@@ -319,8 +346,10 @@ def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list
         above = [e.node for e in t.up.edges_of(s) if e.node in case]
         hops[s] = 1 + min((hops[p] if p in hops else _depth(closure, p) for p in above), default=0)
     at = np.minimum(np.searchsorted(closure.nodes, page), len(closure.nodes) - 1)
-    return [hops.get(s, depth) for s, depth in zip(page, closure.depth[at].tolist(), strict=True)]
+    depths = np.where(closure.nodes[at] == page, closure.depth[at], 0).tolist()
+    return [hops.get(s, depth) for s, depth in zip(page, depths, strict=True)]
 
 
 def _depth(closure: Closure, seq: int) -> int:
-    return int(closure.depth[np.searchsorted(closure.nodes, seq)])
+    i = int(np.searchsorted(closure.nodes, seq))
+    return int(closure.depth[i]) if i < len(closure.nodes) and closure.nodes[i] == seq else 0

@@ -13,16 +13,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import KINDS, Hold, Member, Plan
+from bus.frames import KINDS, Hold, Member, Plan, PlanKind
 from bus.limits import PAGE_ITEMS_MAX
 from gate import ids
 from gate.config import PLAN_MS
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.pages import following
+from gate.plan_kinds import refuse_other
 from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, decide_all, visible_rows
+from gate.rights import counted_rows, decide, decide_all, visible_rows
 from gate.state.tenant import Tenant
 
 from .closure import Closure
@@ -54,6 +56,10 @@ class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     agent: bytes
     rollback: bytes = b""  # the case that it goes back before
+
+    @property
+    def kind(self) -> PlanKind:
+        return "rollback" if self.rollback else "hold"
 
 
 _encode_plan = msgspec.msgpack.Encoder().encode
@@ -104,12 +110,13 @@ class Plans:
             closure, _ = await self.closure(p.tenant, record.roots)
             return await self._shown(p, plan_id, record, closure, await self.suspects(p.tenant, closure.nodes), 0.0, req)
         t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
+        unseen: list[int] = []
         if case is not None:
-            roots = written_since(p, case)
+            roots, unseen = written_since(p, case)
         else:
             roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
         policy, generation = t.policy, t.generation  # what comes while it is worked out is drift
-        closure, ms = await self.closure(t, roots)
+        closure, ms = await self.closure(t, roots + unseen)
         suspects = await self.suspects(t, closure.nodes)
         record = PlanRecord(
             roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], policy, generation, p.agent.id,
@@ -128,9 +135,11 @@ class Plans:
         self, p: Principal, plan_id: bytes, record: PlanRecord, closure: Closure, suspects: list[int], ms: float, req: Hold
     ) -> Plan:
         t, at = p.tenant, p.tenant.columns.at
+        closure = counted_of(p, closure)
         nodes, seen = closure.nodes.tolist(), seen_of(p, closure)
         visible = seen.nodes.tolist()
-        page = visible[req.cursor : req.cursor + PAGE_ITEMS_MAX]
+        cursor = max(0, req.cursor)
+        page = slice(cursor, cursor + PAGE_ITEMS_MAX)
         members = set(nodes)
         agents, projects, kinds = Counter[str](), Counter[str](), Counter[str]()
         mixed = reads = exposed = 0
@@ -145,32 +154,37 @@ class Plans:
             told.update(t.served_to.agents(part))
         async for some in _in_parts(list(t.contexts.values())):
             exposed += sum(1 for ctx in some if not members.isdisjoint(ctx.served))
-        to_tell = [t.agents.all[number] for number in sorted(told)]
+        names = await names_of(p, [t.agents.all[number] for number in sorted(told)])
+        roots = visible_rows(p, np.array(record.roots, np.int32))
+        suspects = visible_rows(p, np.array(suspects, np.int32))
         again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
         return Plan(
             agent=p.key,
             request_id=req.request_id,
             plan=ids.text("plan_", plan_id),
-            roots=[t.memory_id(r) for r in record.roots if decide(p, r)][:PAGE_ITEMS_MAX],
-            members=[self.member(t, s, n, members) for s, n in zip(page, seen.depth[req.cursor :].tolist(), strict=False)],
+            roots=[t.memory_id(r) for r in roots[page]],
+            roots_count=len(roots),
+            members=[self.member(t, s, n, members) for s, n in zip(visible[page], seen.depth[page].tolist(), strict=True)],
             count=len(nodes),
             elsewhere=len(nodes) - len(visible),
             by_agent=_most(agents),
             by_project=_most(projects),
             by_kind=_most(kinds),
             by_depth=_most(Counter(map(str, seen.depth.tolist()))),
-            suspects=[self.member(t, s, 0, members) for s in visible_rows(p, np.array(suspects, np.int32))[:PAGE_ITEMS_MAX]],
+            suspects=[self.member(t, s, 0, members) for s in suspects[page]],
+            suspects_count=len(suspects),
             mixed=mixed,
             already_held=int(np.count_nonzero(t.columns.held[closure.nodes])),
             contexts_exposed=exposed,
-            agents_to_tell=names_of(p, to_tell),
-            told_elsewhere=len(to_tell) - len(names_of(p, to_tell)),
+            agents_to_tell=names[page],
+            agents_to_tell_count=len(names),
+            told_elsewhere=len(told) - len(names),
             reads_lost=reads,
             expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
             position=t.position,
-            next=req.cursor + PAGE_ITEMS_MAX if req.cursor + PAGE_ITEMS_MAX < len(visible) else None,
+            next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (visible, roots, suspects, again, names))),
             closure_ms=round(ms, 3),
-            again=[self.member(t, s, 0) for s in again[:PAGE_ITEMS_MAX]],
+            again=[self.member(t, s, 0) for s in again[page]],
             again_count=len(again),
             rollback=ids.text("case_", record.rollback) if record.rollback else "",
         )
@@ -198,7 +212,7 @@ class Plans:
         raw = ids.raw(plan) if plan.startswith("plan_") else None
         found = []
         for plan_id in [raw] if raw else await self._ending(p.tenant, plan.removeprefix("plan_")):
-            record = await self._record(p.tenant, plan_id)
+            record = await self._record(p, plan_id)
             if record is not None and self._usable(p, plan_id, record):
                 found.append((plan_id, record))
         if len(found) > 1:
@@ -240,24 +254,27 @@ class Plans:
         catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
         return ending(await self.shard.index.call(catalog.plan_ids, now_ms))
 
-    async def _record(self, t: Tenant, plan_id: bytes) -> PlanRecord | None:
-        now_ms = self.shard.now_ms()
+    async def _record(self, p: Principal, plan_id: bytes) -> PlanRecord | None:
+        t, now_ms = p.tenant, self.shard.now_ms()
         kept = self._kept.get((t.account, plan_id))
         if kept is not None:
             return kept[0] if kept[1] > now_ms else None
         catalog = self.shard.indexes[t.account].catalog
         blob = await self.shard.index.call(catalog.load_plan, plan_id, now_ms)
+        if blob is None:
+            return None
         try:
-            return None if blob is None else _decode_plan(blob)
-        except msgspec.MsgspecError:  # a request to erase, which lies in the same table
+            return _decode_plan(blob)
+        except msgspec.MsgspecError:
+            refuse_other(p, blob)
             return None
 
-    def drift(self, t: Tenant, record: PlanRecord, closure: Closure) -> list[int]:
+    def drift(self, p: Principal, record: PlanRecord, closure: Closure) -> list[int]:
         """New descendants since the plan (included, named). Refuses when a root was released or reviewed, policy changed or
-        it grew too much.
+        it grew too much, as far as it counts for the operator.
         """
-        planned = np.frombuffer(record.members, "<i4")
-        added: list[int] = np.setdiff1d(closure.nodes, planned).tolist()
+        t, planned = p.tenant, counted_rows(p, np.frombuffer(record.members, "<i4"))
+        added: list[int] = counted_rows(p, np.setdiff1d(closure.nodes, planned)).tolist()
         changed = []
         if record.policy != t.policy:
             changed.append("policy")
@@ -275,6 +292,12 @@ class Plans:
                 detail={"added": len(added), "planned": len(planned), "changed": changed},
             )
         return added
+
+
+def counted_of(p: Principal, closure: Closure) -> Closure:
+    """What of a closure counts for an operator."""
+    here = np.isin(closure.nodes, counted_rows(p, closure.nodes), assume_unique=True)
+    return Closure(closure.nodes[here], closure.depth[here])
 
 
 def seen_of(p: Principal, closure: Closure) -> Closure:

@@ -6,6 +6,8 @@ erased text, settings, memberships, reviews, and what has expired meanwhile.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,25 +22,29 @@ from gate.state.tenant import Tenant
 Nodes = npt.NDArray[np.int32]
 
 
-def written_since(p: Principal, case: CaseState) -> list[int]:
-    """tenant_seqs of the memories in the projects of a case's roots, from its first root on; those that are erased aside.
-
-    Only for who sees them all: a rollback that leaves some behind is none.
+class Since(NamedTuple):
+    """tenant_seqs, ascending. `roots`: those that the operator sees. `unseen`: those above its clearance, held as well and never
+    told of: a rollback that leaves some behind is none, and one that is refused for them would tell that they are there.
     """
+
+    roots: list[int]
+    unseen: list[int]
+
+
+def written_since(p: Principal, case: CaseState) -> Since:
+    """The memories in the projects of a case's roots, from its first root on; those that are erased aside."""
     c, first = p.tenant.columns, min(case.roots)
     if not decide_all(p, case.roots):
         raise Refused("case_elsewhere", field="case")
     rows = np.arange(first, c.n, dtype=np.int32)
     here = np.isin(c.project[rows], np.unique(c.project[case.roots]))
     since = rows[here & (c.kind[rows] >= 0) & (c.erased[rows] == 0)]
-    if not len(since):
+    roots = visible_rows(p, since)  # the roots are seen, so the projects are; what isn't is above the clearance
+    if not roots:
         raise Refused("selector_empty", field="rollback")
-    if len(since) > CASE_ROOTS_MAX:
+    if len(roots) > CASE_ROOTS_MAX:
         raise Refused("too_long", field="rollback", limit=CASE_ROOTS_MAX)
-    found = visible_rows(p, since)
-    if len(found) < len(since):
-        raise Refused("case_elsewhere", field="case")
-    return found
+    return Since(roots, np.setdiff1d(since, np.array(roots, np.int32)).tolist())
 
 
 def current_again(t: Tenant, members: Nodes, now_ms: int) -> list[int]:

@@ -8,7 +8,8 @@ again within the barrier, just before the event.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,9 +23,11 @@ from gate.containment.selection import find_sources, resolve_tail, select
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.members import PART_MEMBERS_MAX, pack_members
+from gate.pages import filled, following
+from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide_all, visible_rows
+from gate.rights import counted_rows, decide_all, visible_rows
 from gate.state import erasures as state
 from gate.state.cases import CaseState
 from gate.state.tenant import Tenant
@@ -68,6 +71,7 @@ class Consent(msgspec.Struct, frozen=True):
     person: str
 
 
+OfMembers = TypeVar("OfMembers", state.Erasure, state.LegalHold)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Asked).decode
 
@@ -102,7 +106,7 @@ class Requests:
         roots = select(p, req.selector, await find_sources(self.shard, p, req.selector))
         closure, _ = await self.shard.holds.plans.closure(t, roots, CLOSURE_KINDS)
         below = closure.nodes[erased[closure.nodes] == 0]
-        below = below[~np.isin(below, roots)]
+        below = counted_rows(p, below[~np.isin(below, roots)])
         seen = visible_rows(p, below)
         members = [s for s in roots if not erased[s]]
         named = len(members)
@@ -123,7 +127,9 @@ class Requests:
         detail = {
             "request": ids.text("plan_", request),
             "cases": [k.text for k in cases[:LISTED_MAX]],
+            "cases_count": len(cases),
             "legal_holds": [h.text for h in holds[:LISTED_MAX]],
+            "legal_holds_count": len(holds),
             "memories": len(asked.members),
         }
         return Refused("erasure_contested", detail=detail)
@@ -133,7 +139,7 @@ class Requests:
         catalog = self.shard.indexes[t.account].catalog
         raw = ids.raw(req.agree) or await self._ending(t, req.agree)
         blob = await self.shard.index.call(catalog.load_plan, raw, now_ms) if raw else None
-        asked = _asked(blob) if blob else None
+        asked = _asked(p, blob) if blob else None
         if raw is None or asked is None or not decide_all(p, asked.members) or asked.agent not in t.agents.by_id:
             raise Refused("erasure_request_unknown", field="agree")
         if not p.rights.person:
@@ -199,17 +205,15 @@ class Requests:
         """One receipt with a page of its members, or (erasure empty) a page of all, newest first, without members."""
         t = p.tenant
         if req.erasure:
-            found = resolve_tail(t.erasures.values(), req.erasure, "era_")
+            found = resolve_tail(_told_of(p, t.erasures.values()), req.erasure, "era_")
             if len(found) != 1:
                 raise Refused("id_ambiguous" if found else "erasure_unknown", field="erasure")
             return self._shown(p, found[0], req.request_id, max(0, req.cursor))
-        newest = sorted(t.erasures.values(), key=lambda e: -e.position)
+        newest = sorted(_told_of(p, t.erasures.values()), key=lambda e: -e.position)
         start = max(0, req.cursor)
-        page = [msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest[start : start + LISTED_MAX]]
-        more = start + LISTED_MAX
-        return Erasures(
-            agent=p.key, request_id=req.request_id, erasures=page, position=t.position, next=more if more < len(newest) else None
-        )
+        page = filled((msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest[start:]), LISTED_MAX)
+        more = following(start, len(page), len(newest))
+        return Erasures(agent=p.key, request_id=req.request_id, erasures=page, position=t.position, next=more)
 
     def _shown(self, p: Principal, e: state.Erasure, request_id: str, cursor: int = 0) -> Erasure:
         t = p.tenant
@@ -226,20 +230,21 @@ class Requests:
             second=e.second if text else "",
             why=e.why if text else "",
             members=[self.shard.holds.plans.member(t, s, 0) for s in page],
-            count=len(e.members),
-            derived=e.derived,
-            elsewhere=len(e.members) - len(seen),
+            count=(count := len(counted_rows(p, e.members))),
+            derived=min(e.derived, count),
+            elsewhere=count - len(seen),
             stores=_stores(e),
             pending=[] if e.done_ms else self.shard.erasures.pending(e),
             out_of_reach=self._out_of_reach(),
             erased_at=rfc3339(e.ms),
             done_at=rfc3339(e.done_ms) if e.done_ms else None,
             position=t.position,
-            next=cursor + PAGE_ITEMS_MAX if cursor + PAGE_ITEMS_MAX < len(seen) else None,
+            next=following(cursor, PAGE_ITEMS_MAX, len(seen)),
         )
 
     def _planned(self, p: Principal, chosen: Chosen, request_id: str) -> Erasure:
         t, member = p.tenant, self.shard.holds.plans.member
+        cases, holds = _cases(t, chosen.members), _legal_holds(t, chosen.members)
         return Erasure(
             agent=p.key,
             request_id=request_id,
@@ -250,8 +255,10 @@ class Requests:
             left=[member(t, s, 0) for s in chosen.left[:PAGE_ITEMS_MAX]],
             left_count=len(chosen.left),
             elsewhere=chosen.elsewhere,
-            cases=[k.text for k in _cases(t, chosen.members)[:LISTED_MAX]],
-            legal_holds=[h.text for h in _legal_holds(t, chosen.members)[:LISTED_MAX]],
+            cases=[k.text for k in cases[:LISTED_MAX]],
+            cases_count=len(cases),
+            legal_holds=[h.text for h in holds[:LISTED_MAX]],
+            legal_holds_count=len(holds),
             out_of_reach=self._out_of_reach(),
             position=t.position,
         )
@@ -271,13 +278,11 @@ class Requests:
             if not p.rights.person:
                 raise Refused("person_missing")
             placed = await (self._lift(p, req) if req.lift else self._place(p, req))
-        shown = [placed] if placed else sorted(t.legal_holds.values(), key=lambda h: -h.ms)
+        shown = [placed] if placed else sorted(_told_of(p, t.legal_holds.values()), key=lambda h: -h.ms)
         start = max(0, req.cursor)
-        more = start + LISTED_MAX
-        holds = [self._legal_hold_shown(p, h) for h in shown[start:more]]
-        return LegalHolds(
-            agent=p.key, request_id=req.request_id, holds=holds, position=t.position, next=more if more < len(shown) else None
-        )
+        holds = filled((self._legal_hold_shown(p, h) for h in shown[start:]), LISTED_MAX)
+        more = following(start, len(holds), len(shown))
+        return LegalHolds(agent=p.key, request_id=req.request_id, holds=holds, position=t.position, next=more)
 
     async def _place(self, p: Principal, req: LegalHoldRequest) -> state.LegalHold:
         t, id_ = p.tenant, ids.new_raw(self.shard.now_ms())
@@ -305,7 +310,7 @@ class Requests:
 
     async def _lift(self, p: Principal, req: LegalHoldRequest) -> state.LegalHold:
         t = p.tenant
-        found = resolve_tail(t.legal_holds.values(), req.lift, "lgl_")
+        found = resolve_tail(_told_of(p, t.legal_holds.values()), req.lift, "lgl_")
         if len(found) != 1:
             raise Refused("id_ambiguous" if found else "legal_hold_unknown", field="lift")
         hold = found[0]
@@ -335,17 +340,23 @@ class Requests:
             person=h.person if text else "",
             why=h.why if text else "",
             ids=[p.tenant.memory_id(s) for s in seen[:PAGE_ITEMS_MAX]],
-            count=len(h.members),
-            elsewhere=len(h.members) - len(seen),
+            count=(count := len(counted_rows(p, h.members))),
+            elsewhere=count - len(seen),
             placed_at=rfc3339(h.ms),
             lifted_at=rfc3339(h.lifted_ms) if h.lifted_ms else None,
         )
 
 
-def _asked(blob: bytes) -> Asked | None:
+def _told_of(p: Principal, known: Iterable[OfMembers]) -> list[OfMembers]:
+    """Without those of memories above the principal's clearance alone."""
+    return [x for x in known if len(counted_rows(p, x.members))]
+
+
+def _asked(p: Principal, blob: bytes) -> Asked | None:
     try:
         return _decode(blob)
-    except msgspec.MsgspecError:  # the plan of a hold
+    except msgspec.MsgspecError:
+        refuse_other(p, blob, "agree")
         return None
 
 

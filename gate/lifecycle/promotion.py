@@ -14,7 +14,7 @@ import msgspec
 from bus.frames import KINDS, Draft
 from gate.identify import Principal
 from gate.refusals import Refused
-from gate.rights import TASK_SCOPE, decide
+from gate.rights import TASK_SCOPE, decide, shares_project
 from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_NONE, REVIEW_PENDING
 from gate.state.tenant import Tenant
 from gate.writing.lifetime import End
@@ -29,7 +29,17 @@ def check(p: Principal, s: int, now_ms: int) -> None:
         raise Refused("promotes_unknown", field="promotes")
     by = t.promoted.get(s, 0)  # one that this agent may not read keeps nobody from promoting it for the others
     if by and decide(p, by, now_ms) and _stands(t, by, now_ms):
-        raise Refused("promoted_already", field="promotes", detail={"promoted_as": t.memory_id(by)})
+        raise _promoted(p, by)
+
+
+def _promoted(p: Principal, by: int) -> Refused:
+    """Why it isn't promoted again: what it became, and where a review rejected that, who did, if the promoter may know."""
+    t, detail = p.tenant, {"promoted_as": p.tenant.memory_id(by)}
+    if by not in t.rejected_by:
+        return Refused("promoted_already", field="promotes", detail=detail)
+    reviewer = t.agents.all[t.rejected_by[by]]
+    name = reviewer.name if shares_project(p, reviewer) else "an operator of another project"
+    return Refused("promotion_rejected", field="promotes", detail={**detail, "rejected_by": name})
 
 
 def _stands(t: Tenant, by: int, now_ms: int) -> bool:

@@ -22,6 +22,8 @@ from gate.config import PLAN_MS
 from gate.containment.selection import resolve_tail
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.pages import Page, following
+from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import decide_all, has_project, visible_rows
@@ -132,7 +134,7 @@ class Pruning:
         known = await self.shard.index.call(catalog.plan_ids, now_ms) if 8 <= len(bare) <= ids.ID_CHARS else []
         found = [x for x in known if ids.text("", x).endswith(bare)]
         blob = await self.shard.index.call(catalog.load_plan, found[0], now_ms) if len(found) == 1 else None
-        kept = _kept(blob) if blob else None
+        kept = _kept(p, blob) if blob else None
         if kept is None or found[0] in t.plans_used or not decide_all(p, kept.members):
             raise Refused("plan_unknown", field="plan")
         return found[0], kept
@@ -163,14 +165,14 @@ class Pruning:
     async def _list(self, p: Principal, req: Prune) -> Prunings:
         """Newest first, without members; of those elsewhere nothing is told. The cursor counts ends that it doesn't show too."""
         t, start = p.tenant, max(0, req.cursor)
-        ends = list(reversed(t.ends.values()))
-        page: list[Pruned] = []
+        ends, page, looked_at = list(reversed(t.ends.values())), Page[Pruned](), 0
         for x in ends[start : start + LISTED_MAX]:
-            if seen := visible_rows(p, x.members):
-                page.append(self._told(p, x, "", seen))
+            if (seen := visible_rows(p, x.members)) and not page.add(self._told(p, x, "", seen)):
+                break
+            looked_at += 1
             await asyncio.sleep(0)
-        more = start + LISTED_MAX if start + LISTED_MAX < len(ends) else None
-        return Prunings(agent=p.key, request_id=req.request_id, ends=page, position=t.position, next=more)
+        more = following(start, looked_at, len(ends))
+        return Prunings(agent=p.key, request_id=req.request_id, ends=page.items, position=t.position, next=more)
 
     def _shown(self, p: Principal, end: Ended, request_id: str, left: int = 0) -> Pruned:
         seen = visible_rows(p, end.members)
@@ -234,10 +236,11 @@ async def _still(p: Principal, kept: Kept, now_ms: int) -> list[int]:
     return found
 
 
-def _kept(blob: bytes) -> Kept | None:
+def _kept(p: Principal, blob: bytes) -> Kept | None:
     try:
         return _decode(blob)
-    except msgspec.MsgspecError:  # the plan of a hold, or a request to erase
+    except msgspec.MsgspecError:
+        refuse_other(p, blob)
         return None
 
 

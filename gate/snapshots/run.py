@@ -5,6 +5,7 @@ JSON on stdout; the last one is the result or a refusal.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from contextlib import suppress
@@ -52,6 +53,9 @@ def run(home: Path, shard: int, url: str, job: Job, ca: str = "") -> int:
         return EXIT_UNAVAILABLE if isinstance(e, Unavailable) else EXIT_REFUSED
     except OSError as e:
         message = f"{job.folder} can't be used: {e.strerror or type(e).__name__}."
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(json.dumps({"reason": "disk_full", "message": message, "advice": "Make room, then try again."}))
+            return EXIT_UNAVAILABLE
         print(json.dumps({"reason": "folder_unusable", "message": message, "advice": "Check the disk and who owns that folder."}))
         return EXIT_REFUSED
     print(json.dumps({**result, "seconds": round(time.perf_counter() - started, 3)}), flush=True)

@@ -82,6 +82,7 @@ class Tenant:
         self.served_to = ServedTo()
         self.notices: dict[int, dict[tuple[bytes, NoticeKind], int]] = {}  # agent number → open notices → ms
         self.reviewed_at: dict[int, int] = {}  # memory → position of its last review
+        self.rejected_by: dict[int, int] = {}  # memory → agent, while a review's no stands
         self.policy = 0
         self.suspended = False
         self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
@@ -357,6 +358,10 @@ class Tenant:
         now = REVIEW_ACCEPTED if e.verdict == "accept" else REVIEW_REJECTED
         c.review[s] = now
         self.reviewed_at[s] = seq
+        if now == REVIEW_REJECTED:
+            self.rejected_by[s] = self.agents.by_id[e.agent].number
+        else:
+            self.rejected_by.pop(s, None)
         if was == REVIEW_PENDING:
             self._count_review(self.agents.all[int(c.actor[s])], -1)
         if was in (REVIEW_PENDING, REVIEW_REJECTED) and now == REVIEW_ACCEPTED:

@@ -412,7 +412,7 @@ class Desk:
             case AdmProject(action="add"):
                 self.projects.add(request.name)
             case AdmProject():
-                return Done(result={"projects": [{"name": p} for p in sorted(self.projects)]})
+                return Done(result={"projects": [{"name": p} for p in sorted(self.projects)], "next": None})
             case AdmAgent(action="add"):
                 old = self.agents.setdefault(request.name, request)
                 if old.key != request.key:
@@ -438,7 +438,7 @@ def test_a_tenant_and_an_agent_are_added_while_the_broker_runs(world: World) -> 
     async def scenario() -> None:
         async with desk(world) as (gate, control):
             await control.tenant_add("initech")
-            assert gate.seen == ["registry", "tenant"]
+            assert gate.seen == ["tenant", "registry", "tenant"], "it is asked whether it serves before anything is made"
             await control.project_add("initech", "p1")
             added = await control.agent_add("initech", "writer", projects=["p1"])
             creds = world.creds("initech/writer")
@@ -451,6 +451,22 @@ def test_a_tenant_and_an_agent_are_added_while_the_broker_runs(world: World) -> 
                 assert not await writer.may_publish(f"mem.initech.p2.write.{added['key']}")
             registry = verify_registry(world.home.registry.read_text(), world.home.operator_jwt.read_text())
             assert len({e.tenant for e in registry.values()}) == len(world.trust.tenant_names())
+
+    asyncio.run(scenario())
+
+
+def test_a_tenant_that_nobody_could_take_in_leaves_no_key_and_is_added_when_somebody_can(world: World) -> None:
+    async def scenario() -> None:
+        before = {path.name for path in world.home.broker_jwt.iterdir()}, world.home.registry.read_text()
+        async with Control(world.home) as control:  # no gatekeeper: a home that is degraded
+            with pytest.raises(Unavailable):
+                await control.tenant_add("umbra")
+        assert not world.home.tenant_trust("umbra").exists()
+        assert "umbra" not in world.trust.tenant_names()
+        assert ({path.name for path in world.home.broker_jwt.iterdir()}, world.home.registry.read_text()) == before
+        async with desk(world) as (_, control):
+            await control.tenant_add("umbra")
+        assert "umbra" in world.trust.tenant_names()
 
     asyncio.run(scenario())
 

@@ -454,7 +454,7 @@ def test_an_operator_sees_only_counts_of_members_elsewhere(shared_world: World) 
     asyncio.run(scenario())
 
 
-def test_an_operator_without_clearance_sees_only_counts_of_restricted_members(shared_world: World) -> None:
+def test_an_operator_without_clearance_learns_nothing_of_restricted_members_that_its_hold_takes(shared_world: World) -> None:
     async def scenario() -> None:
         async with project(shared_world, "writer") as (name, agents, desk):
             n = next(_fresh)
@@ -465,9 +465,11 @@ def test_an_operator_without_clearance_sees_only_counts_of_restricted_members(sh
             )
             async with shared_world.desk(f"ops{n}") as narrow:
                 plan = await narrow.plan(root.id)
-                assert ({m.id for m in plan.members}, plan.count, plan.elsewhere) == ({root.id}, 2, 1)
+                assert ({m.id for m in plan.members}, plan.count, plan.elsewhere) == ({root.id}, 1, 0)
                 case = await narrow.apply(plan.plan, "granite")
-                assert (members(case), case.elsewhere) == ({root.id}, 1)
+                assert (members(case), case.count, case.elsewhere) == ({root.id}, 1, 0)
+                trace = await narrow.trace(root.id, "down")
+                assert (trace.count, trace.elsewhere) == (1, 0)
                 with pytest.raises(Rejected):
                     await narrow.why(secret.id)
                 assert secret.id not in repr(case)

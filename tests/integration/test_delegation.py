@@ -18,7 +18,7 @@ import pytest
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
-from broker_config.home import Home
+from broker_config.home import Home, write_private
 from broker_config.processes import spawn, stop_child
 from bus.delegation import signed
 from bus.errors import CordonError, Denied, Unavailable
@@ -119,6 +119,34 @@ def test_without_its_issuer_a_home_serves_and_delegates_again_when_it_is_back(wo
             assert world.pid("issuer") != stopped
             async with connected(world, child.creds) as memory:
                 assert (await memory.write("And so does the issuer")).actor.name == child.name
+
+    asyncio.run(scenario())
+
+
+def test_an_issuer_without_its_keys_says_so_and_what_the_operator_does_not_that_the_agent_lied(shared_world: World) -> None:
+    """And it signs again as soon as they are back."""
+    world = shared_world
+    folder = world.home.issuer_trust("acme")
+
+    async def scenario() -> None:
+        async with room(world, "chief") as (_, m):
+            for path in (folder / "role-agent.nk", world.home.registry):
+                whole = path.read_bytes()
+                for spoilt in (None, b"garbage"):
+                    path.unlink() if spoilt is None else path.write_bytes(spoilt)
+                    try:
+                        with pytest.raises(Unavailable) as refused:
+                            await m["chief"].delegate("kid")
+                        assert refused.value.reason == "issuer_without_keys"
+                        assert "operator" in refused.value.advice
+                        async with Control(world.home) as control:
+                            named = str(path.relative_to(world.home.path))
+                            assert any(named in x for x in (await control.status())["troubles"])
+                    finally:
+                        write_private(path, whole.decode())
+            assert (await m["chief"].delegate("kid")).said.role == "agent"
+            async with Control(world.home) as control:
+                assert not any("nobody can delegate" in x for x in (await control.status())["troubles"])
 
     asyncio.run(scenario())
 

@@ -101,6 +101,26 @@ def test_a_target_that_is_missed_is_said_with_its_name_and_ends_with_1(
     assert ("failed" in shown, copy.manifest.name in shown) == (True, True)
 
 
+def test_the_history_of_one_kind_has_that_kind_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    write_private(home.operator_jwt, "what a home has")
+    lines = [
+        {"at": f"2026-11-30T17:11:2{i}Z", "kind": kind, "snapshot": "kept", "seconds": 3.9, "lost": {"seconds": 76}, "ok": True}
+        for i, kind in enumerate(("full", "single-user", "full"))
+    ]
+    home.drills.write_text("\n".join(map(json.dumps, lines)))
+
+    def shown(*more: str) -> list[str]:
+        assert run(["--home", str(home.path), "--json", "drill", "--history", *more]) == 0
+        return [d["at"] for d in json.loads(capsys.readouterr().out)["drills"]]
+
+    every = [str(line["at"]) for line in lines]
+    assert (shown(), shown("--kind", "full"), shown("--kind", "single-user")) == (every, every[::2], every[1:2])
+    assert shown("--kind", "point-in-time") == []
+    assert run(["--home", str(home.path), "drill", "--history", "--snapshot", "kept"]) == 2
+
+
 def test_a_restored_ledger_that_differs_in_one_fact_is_found(world: World, copy: Copy, tmp_path: Path) -> None:
     made = Restore(world.home, copy).run(Wish(into=tmp_path / "home", by="kim"))
     shutil.rmtree(tmp_path / "home")

@@ -310,7 +310,8 @@ def test_what_an_open_case_holds_takes_a_second_person(world: World) -> None:
             assert found(world.home.path, mark), "nothing happened so far"
             with pytest.raises(bus.Conflict) as no_hold:
                 await d.lee.apply(detail["request"], "not a plan of a hold")
-            assert no_hold.value.reason == "plan_unknown"
+            assert no_hold.value.reason == "plan_of_other_kind"
+            assert "cordon erase --agree" in no_hold.value.message
 
             receipt = await done(d.lee, await d.lee.agree_to_erase(detail["request"][-8:]))
             assert (receipt.by, receipt.person, receipt.second, receipt.why) == ("kim", "kim", "lee", "asked for")

@@ -264,6 +264,36 @@ def test_what_a_task_learnt_becomes_the_project_s_with_its_parent_and_no_better_
     asyncio.run(scenario())
 
 
+def test_a_promotion_that_a_review_rejected_says_so_and_by_whom_until_it_is_accepted(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        alice, bob, desk = world.agent(f"alice-{topic}"), world.agent(f"bob-{topic}"), world.operator()
+        learnt = await finding(alice, topic)
+        promoted = await bob.promote(learnt.id)
+        await desk.hold_now([promoted.id], "contaminated")
+        with pytest.raises(bus.Conflict) as held:
+            await alice.promote(learnt.id)
+        assert held.value.reason == "promoted_already", "a case holds it, nobody rejected it"
+
+        ann = world.agent(f"ann-{topic}", role="user_session", user="ann")
+        stated = await ann.write(f"The other {topic} is blue", origin="user_stated")
+        waiting = await finding(alice, f"other {topic}")
+        became = (await bob.promote(waiting.id, supersedes=stated.id)).id  # more than its own trust allows: a review decides
+        await desk.review(became, "reject", "not for the project")
+        for promoter in (alice, bob):
+            with pytest.raises(bus.Conflict) as refused:
+                await promoter.promote(waiting.id)
+            assert refused.value.reason == "promotion_rejected"
+            assert refused.value.detail == {"promoted_as": became, "rejected_by": "ops"}
+            assert "rejected by ops" in refused.value.message
+        await desk.review(became, "accept", "a second look")
+        assert (await bob.get([became])).ids == [became]
+        with pytest.raises(bus.Conflict) as again:
+            await alice.promote(waiting.id)
+        assert again.value.reason == "promoted_already"
+
+    asyncio.run(scenario())
+
+
 def test_a_memory_is_promoted_once_and_again_only_when_what_it_became_is_over(world: World, topic: str) -> None:
     async def scenario() -> None:
         alice, bob, desk = world.agent(f"alice-{topic}"), world.agent(f"bob-{topic}"), world.operator()

@@ -85,7 +85,7 @@ def test_who_sees_only_some_of_it_cannot_roll_back_and_an_unknown_case_is_none(s
         return e.value.reason
 
     assert asyncio.run(refused("lee", scene.case)) == "case_elsewhere"
-    assert asyncio.run(refused("low", scene.case)) == "case_elsewhere"
+    assert asyncio.run(refused("low", scene.case)) == "case_unknown", "all of it is above its clearance"
     assert asyncio.run(refused("kim", "case_" + "0" * 26)) == "case_unknown"
 
 
@@ -94,7 +94,7 @@ def test_applied_it_is_as_before_the_first_root_whatever_was_written_since_the_p
         async with scene.world.desk("kim") as desk, scene.world.agent("w") as w:
             plan = await desk.plan_rollback(scene.case)
             late = (await w.write("Written after the plan")).id
-            case = await desk.apply(plan.plan, "the depot's week is to be gone over")
+            case = await desk.apply_rollback(plan.plan, "the depot's week is to be gone over")
             assert set((await w.query("depot opens", k=20)).ids) == {scene["first"], scene["kept"]}
             return case, late
 
@@ -117,7 +117,7 @@ def test_applied_it_is_as_before_the_first_root_whatever_was_written_since_the_p
 def test_a_rollback_survives_a_restart_and_verifies(scene: Scene) -> None:
     async def applied() -> str:
         async with scene.world.desk("kim") as desk:
-            return (await desk.apply((await desk.plan_rollback(scene.case[-8:])).plan, "again")).case
+            return (await desk.apply_rollback((await desk.plan_rollback(scene.case[-8:])).plan, "again")).case
 
     case = asyncio.run(applied())
     asyncio.run(scene.world.restart_gatekeeper())
@@ -138,7 +138,7 @@ def test_a_rollback_that_would_hold_much_more_than_planned_is_stale(scene: Scene
             plan = await desk.plan_rollback(scene.case)
             await asyncio.gather(*(w.write(f"One more line {i} at {time.monotonic_ns()}") for i in range(101)))
             with pytest.raises(bus.Conflict) as e:
-                await desk.apply(plan.plan, "too late")
+                await desk.apply_rollback(plan.plan, "too late")
         return e.value.reason
 
     assert asyncio.run(stale()) == "plan_stale"

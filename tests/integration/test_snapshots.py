@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,10 @@ import bus
 from broker_config import supervisor
 from broker_config.control import Control
 from broker_config.drills import Drill
-from broker_config.home import Home
+from broker_config.home import Home, write_private
 from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
+from cli.main import run as cordon
 
 from .scenes import EXTERNAL, document
 from .test_erasure import done, found
@@ -378,6 +380,47 @@ def test_a_drill_tells_time_and_loss_and_keeps_its_history(world: World) -> None
     assert told["seconds"] > 0
     assert [json.loads(line)["snapshot"] for line in world.home.drills.read_text().splitlines()] == ["drilled"]
     assert not list(world.home.run.glob("drill-*"))
+
+
+def test_a_damaged_registry_is_said_when_it_is_copied_and_found_in_the_copy(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def made(name: str) -> tuple[int, dict[str, Any]]:
+        code = cordon(["--home", str(world.home.path), "--json", "snapshot", "create", name])
+        return code, json.loads(capsys.readouterr().out)
+
+    whole = world.home.registry.read_text()
+    assert made("before-damage")[0] == 0
+    write_private(world.home.registry, whole[:-4] + "AAAA")
+    try:
+        code, told = made("with-damage")
+    finally:
+        write_private(world.home.registry, whole)
+    assert (code, len(told["findings"])) == (5, 1)
+    assert "registry.jwt: it doesn't verify" in told["findings"][0]
+    found = Snapshots(world.home).verify(Snapshots(world.home).find("with-damage"))
+    assert (found["ok"], found["findings"]) == (False, told["findings"])
+    assert Snapshots(world.home).verify(Snapshots(world.home).find("before-damage"))["ok"]
+    assert told["block"] > 0, "the ledger's copy is whole all the same"
+    assert all(c.manifest.made.endswith("Z") for c in Snapshots(world.home).all())
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_fills_its_disk_ends_with_6_and_leaves_nothing_there(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+    try:
+        for left in (8 << 10, 0):
+            (tmp_path / "ballast").write_bytes(b"x" * ((56 << 10) - left))
+            code = cordon(["--home", str(world.home.path), "--json", "snapshot", "create", "much", "--to", str(tmp_path)])
+            assert (code, json.loads(capsys.readouterr().out)["reason"]) == (6, "disk_full")
+            assert not list(tmp_path.glob("*much*"))
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    assert cordon(["--home", str(world.home.path), "snapshot", "create", "much"]) == 0
 
 
 @pytest.mark.slow

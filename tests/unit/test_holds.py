@@ -136,6 +136,49 @@ def test_a_list_of_many_large_cases_comes_in_pages_that_fit_into_a_message() -> 
     run(scenario)
 
 
+def test_a_case_of_which_a_crowd_was_told_names_them_all_in_pages_that_fit_into_a_message() -> None:
+    crowd = 2_600
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        story = room.story
+        projects, elsewhere = ["p1"], ["p2"]
+        story.project("p2")
+        for i in range(crowd + 3):
+            name, where = f"{i:064}", projects if i < crowd else elsewhere
+            id_ = i.to_bytes(16, "big")
+            story.apply(E.AgentIssued(ms=story.ms, agent=id_, name=name, key=f"U{name}", role="agent", projects=where))
+            story.t.note_served(story.t.agents.by_name[name], [room.root])
+        shard.follow(story.t)
+
+        plan = await planned(shard, room.ops, room.text(room.root))
+        assert (plan.agents_to_tell_count, plan.told_elsewhere) == (crowd + 1, 3)
+        first = await hold_now(shard, room.ops, room.text(room.root))
+        answers: dict[str, list[Any]] = {"plan": [plan], "case": [first]}
+        named: dict[str, list[str]] = {}
+        for kind, pages in answers.items():
+            while (cursor := pages[-1].next) is not None:
+                again = (
+                    CaseQuery(case=first.case, cursor=cursor)
+                    if kind == "case"
+                    else Hold(plan=plan.plan, dry_run=True, cursor=cursor)
+                )
+                pages.append(await shard.operators.answer(room.ops, again))
+            assert len(pages) == 6, "a page of names is bounded"
+            assert all(len(frames.encode(page)) < PAYLOAD_BYTES_MAX / 8 for page in pages)
+            named[kind] = [name for page in pages for name in (page.told if kind == "case" else page.agents_to_tell)]
+            assert [m.id for page in pages for m in page.members] == [room.text(s) for s in (room.root, room.child, room.mixed)]
+        assert named["plan"] == named["case"]
+        assert len(set(named["case"])) == len(named["case"]) == crowd + 1
+        assert (first.told_count, first.acked_count, first.told_elsewhere) == (crowd + 1, 0, 3)
+
+        listed = await shard.operators.answer(room.ops, CaseQuery())
+        assert isinstance(listed, Cases)
+        assert len(frames.encode(listed)) < PAYLOAD_BYTES_MAX / 8
+        assert (listed.cases[0].told_count, listed.cases[0].acked_count) == (crowd + 1, 0)
+
+    run(scenario)
+
+
 # --- a ledger that is full half-way -------------------------------------------------------------------
 @pytest.mark.parametrize("fitting", [0, 1, 2])
 def test_a_case_that_was_cut_off_is_written_on_from_there_and_replayed_whole(

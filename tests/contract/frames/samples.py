@@ -95,6 +95,7 @@ HELD: Final = Case(
     request_id=R, agent=KEY, case=CASE, state="open", by="ops", person="kim", why="forged source", roots=[MEM_1],
     count=2, joined=1,
     members=[MEMBER], told=["reader"], told_elsewhere=1, opened_at=AT, position=9, closure_ms=0.25, hold_ms=1.5,
+    told_count=1,
 )  # fmt: skip
 NOTICE: Final = Notice(
     notice="n-1", kind="recall", agent=KEY, case=CASE, ids=[MEM_1, MEM_2], total=2, position=9,
@@ -175,7 +176,9 @@ SAMPLES: Final[dict[str, Frame]] = {
     "feed": Feed(project="p1", classification="internal", kind="memory", ids=[MEM_1], position=7),
     "notice": NOTICE,
     "synced": Synced(request_id=R, agent=KEY, project="p1", notices=[NOTICE], position=9),
-    "hold": Hold(request_id=R, selector=["agent:writer", MEM_1], dry_run=True, suspects=True, cursor=500, rollback=CASE),
+    "hold": Hold(
+        request_id=R, selector=["agent:writer", MEM_1], dry_run=True, suspects=True, cursor=500, rollback=CASE, kind="rollback"
+    ),
     "release": Release(request_id=R, case=CASE, message="false alarm"),
     "case_query": CaseQuery(request_id=R, case=CASE, cursor=500),
     "review": Review(request_id=R, id=MEM_1, verdict="accept", message="checked"),
@@ -193,7 +196,7 @@ SAMPLES: Final[dict[str, Frame]] = {
         request_id=R, agent=KEY, plan=PLAN, roots=[MEM_1], members=[MEMBER], count=2, elsewhere=1,
         by_agent={"writer": 2},
         by_project={"p1": 1}, by_kind={"fact": 2}, by_depth={"0": 1, "1": 1}, suspects=[MEMBER],
-        agents_to_tell=["reader"], told_elsewhere=1,
+        agents_to_tell=["reader"], told_elsewhere=1, roots_count=1, suspects_count=1, agents_to_tell_count=1,
         reads_lost=3, expires_at=AT, position=8, next=500, closure_ms=0.25, again=[MEMBER], again_count=1, rollback=CASE,
     ),
     "case": HELD,
@@ -206,11 +209,13 @@ SAMPLES: Final[dict[str, Frame]] = {
         request_id=R, agent=KEY, id=MEM_1, kind="memory", sentences=["Written by writer."], facts={"trust": 0.5,
         "holds": []},
         parents=[Edge(from_=MEM_2, to=MEM_1, kind="declared")], reads=[{"recall": REC}], cases=[CASE], position=9,
+        cases_count=1,
     ),
     "context_answer": ContextAnswer(
         request_id=R, agent=KEY, context="ctx_" + "0" * 25 + "8", root="writer", epoch=2, recalls=5, served=9,
         trust_floor=0.25,
         compartments=["p1"], elsewhere=1, exposed=[CASE], last_read_at=AT, position=9,
+        exposed_count=1,
     ),
     "stats": Stats(request_id=R, agent=KEY, counts={"memories": 12}, position=9),
     "erase": Erase(request_id=R, selector=["user:u-1", MEM_1], derived=True, dry_run=True, agree=PLAN, message="asked for"),
