@@ -12,9 +12,7 @@ import json
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from nats.aio.msg import Msg
@@ -37,8 +35,9 @@ from bus.frames import (
     Sync,
     Synced,
 )
-from bus.subjects import Inbound, parse_inbound
+from bus.subjects import Inbound
 from gate import ids
+from gate.arrivals import Arrivals, Serve
 from gate.identify import Principal, presented_jwt
 from gate.ledger import events as E
 from gate.lifecycle import promotion
@@ -48,7 +47,6 @@ from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.rights import TABLE, decide, lent
 from gate.state.seats import SHARED
-from gate.turns import CALM_IN_FLIGHT, Turns
 from gate.writing.decide import Write
 from gate.writing.sequencer import Stored
 from gate.writing.validate import check_draft, text_ok, time_ms
@@ -67,10 +65,6 @@ FILTERS: Final = {
 }
 EVIDENCE: Final = frozenset({"why", "trace", "case", "context", "stats"})  # of what came before a break in a tenant's chain
 WRITING: Final = frozenset({"write", "report", "delegate"})  # verbs of agents that a read-only home refuses
-# Requests that wait for their turn, once more for each 4 KiB: of one key, 64 of which may be in flight, and of all together.
-ARRIVED_MAX: Final = 2_048
-ARRIVED_ALL_MAX: Final = 65_536
-TAKING_S: Final = 0.001  # the loop has other things to do
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _ID: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
 _PATH: Final = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -88,73 +82,23 @@ _decoders: Final[dict[str, Any]] = {
 }
 
 
-Serve = Callable[[Principal, str, Msg], None]
-
-
-class Arrived(NamedTuple):
-    """A request that has its turn to come: its subject, parsed, who serves it, and what it counts for meanwhile."""
-
-    at: Inbound
-    m: Msg
-    serve: Serve
-    weight: int
-
-
 class Intake:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.tasks: set[asyncio.Task[None]] = set()
         self.open = False
         self.patience = Patience(shard.loop)
-        self.waiting = Turns[Arrived]()
-        self._waiting, self._waiting_all = Counter[str](), 0  # by key
-        self._taking = False
+        self.arrivals = Arrivals(shard.loop, self.patience, self._take)
 
     # --- agents -----------------------------------------------------------------------------------
     async def on_memory(self, m: Msg) -> None:
         """A request on in.…"""
-        self._arrive(m, self._remember)
-
-    def _arrive(self, m: Msg, serve: Serve) -> None:
-        """Queue a request: so a flood in the connection's buffer is sorted at once, and is nobody's queue but its sender's."""
-        at = parse_inbound(m.subject)
-        if at is None or self.patience.spent(at.key):
-            return
-        mine = self._waiting.get(at.key, 0)
-        if mine >= ARRIVED_MAX or (mine >= CALM_IN_FLIGHT and self._waiting_all >= ARRIVED_ALL_MAX):  # the calm have a place
-            self.patience.dropped += 1
-            return
-        self.waiting.add(at.account, at.key.encode(), x := Arrived(at, m, serve, units("write", len(m.data))))
-        self._wait(x, x.weight)
-        if not self._taking:
-            self._taking = True
-            self.shard.loop.call_soon(self._take_some)
-
-    def _take_some(self) -> None:
-        """Requests by turns, for as long as the loop can do without."""
-        until = time.perf_counter() + TAKING_S
-        try:
-            while self.waiting:
-                x = self.waiting.next()
-                self._wait(x, -x.weight)
-                self._take(x.at, x.m, x.serve)
-                if time.perf_counter() >= until:
-                    break
-        finally:
-            self._taking = bool(self.waiting)
-            if self._taking:
-                self.shard.loop.call_soon(self._take_some)
-
-    def _wait(self, x: Arrived, count: int) -> None:
-        self._waiting_all += count
-        self._waiting[x.at.key] += count
-        if not self._waiting[x.at.key]:
-            del self._waiting[x.at.key]
+        self.arrivals.add(m, self._remember)
 
     def calm(self, p: Principal) -> bool:
         """Whether an agent's family has few requests open, with those of this key whose turn has yet to come."""
         payer = p.tenant.agents.payer(p.agent)
-        return payer.crowding.calm(payer.in_flight + self._waiting.get(p.key, 0), time.monotonic())
+        return payer.crowding.calm(payer.in_flight + self.arrivals.of(p.key), time.monotonic())
 
     def _take(self, at: Inbound, m: Msg, serve: Serve) -> None:
         """Identify, check the verb, serve; whatever goes wrong becomes a typed refusal. `serve` decodes the frame of the verb."""
@@ -473,7 +417,7 @@ class Intake:
     # --- operators and the home -------------------------------------------------------------------
     async def on_operator(self, m: Msg) -> None:
         """A request on op.…"""
-        self._arrive(m, self._ordered)
+        self.arrivals.add(m, self._ordered)
 
     def _ordered(self, p: Principal, verb: str, m: Msg) -> None:
         req = _decoded(_decode_ops, m.data)

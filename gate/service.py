@@ -388,7 +388,7 @@ async def listen(shard: Shard, nc: Client) -> None:
 async def _quiet(shard: Shard) -> None:
     """Everything accepted is answered."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
-        shard.intake.waiting
+        shard.intake.arrivals
         or not shard.writes.quiet
         or shard.sequencer.turns
         or shard.recalls.asks

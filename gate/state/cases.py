@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +27,7 @@ class CaseState:
     position: int = 0
     suspects: int = 0
     until_ms: int = 0
-    joined: list[int] = field(default_factory=list)  # later children
+    joined: list[int] = field(default_factory=list)  # later children, ascending: in ledger order
     told: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
     released_ms: int = 0
@@ -42,8 +43,8 @@ class CaseState:
         return self.state != "released"
 
     def __contains__(self, seq: int) -> bool:
-        i = int(np.searchsorted(self.members, seq))
-        return (i < len(self.members) and int(self.members[i]) == seq) or seq in self.joined
+        i, j = int(np.searchsorted(self.members, seq)), bisect_left(self.joined, seq)
+        return (i < len(self.members) and int(self.members[i]) == seq) or self.joined[j : j + 1] == [seq]
 
     def all_members(self) -> npt.NDArray[np.int32]:
         if not self.joined:

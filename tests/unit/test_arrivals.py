@@ -11,8 +11,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus.identity import keypair
+from gate.arrivals import ARRIVED_MAX
 from gate.identify import Identifier
-from gate.intake import ARRIVED_MAX, Intake
+from gate.intake import Intake
 from gate.quotas import WRITE_UNIT_BYTES
 from gate.refusals import Refused
 from gate.shard import Shard
@@ -49,7 +50,7 @@ class Door:
 
     async def all_taken(self) -> None:
         async with asyncio.timeout(20):
-            while self.intake.waiting:  # noqa: ASYNC110 - callbacks of the loop
+            while self.intake.arrivals:  # noqa: ASYNC110 - callbacks of the loop
                 await asyncio.sleep(0)
 
 
@@ -79,7 +80,7 @@ def test_what_a_key_may_have_waiting_is_bounded_and_is_its_own_share_alone() -> 
 
 
 def test_what_waits_is_bounded_in_bytes_too_and_the_calm_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gate.intake.ARRIVED_ALL_MAX", ARRIVED_MAX)
+    monkeypatch.setattr("gate.arrivals.ARRIVED_ALL_MAX", ARRIVED_MAX)
 
     async def scenario() -> None:
         door = Door()
@@ -117,7 +118,7 @@ def test_the_loop_goes_on_while_many_requests_wait() -> None:
         await door.arrive(ACME, FLOODER, ARRIVED_MAX)
         assert not door.answered, "nothing is taken while the connection is read"
         rounds = 0
-        while door.intake.waiting:
+        while door.intake.arrivals:
             rounds += 1
             await asyncio.sleep(0)
         assert rounds > 1
