@@ -386,7 +386,7 @@ async def listen(shard: Shard, nc: Client) -> None:
 
 
 async def _quiet(shard: Shard) -> None:
-    """Everything accepted is answered."""
+    """Everything accepted is answered, and all are told."""
     while (  # noqa: ASYNC110 - the end of queues of several tasks
         shard.intake.arrivals
         or not shard.writes.quiet
@@ -394,6 +394,7 @@ async def _quiet(shard: Shard) -> None:
         or shard.recalls.asks
         or shard.recalls.records
         or any(t.in_flight for t in shard.tenants.values())
+        or shard.holds.notices.telling
     ):
         await asyncio.sleep(0.01)
     await shard.outbox.nc.flush()

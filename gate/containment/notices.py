@@ -127,10 +127,18 @@ class Notices:
         if len(self._feeding) == 1:
             self.shard.loop.call_soon(self._feed_page)
 
+    @property
+    def telling(self) -> bool:
+        """Whether somebody is still to be told of something."""
+        return bool(self._telling or self._feeding)
+
     def _feed_page(self) -> None:
         try:
             next(self._feeding[0])
         except StopIteration:
+            self._feeding.popleft()
+        except Exception:  # else no feed would hear of anything any more
+            log.exception("feeding a change broke off")
             self._feeding.popleft()
         if self._feeding:
             self.shard.loop.call_soon(self._feed_page)
@@ -142,6 +150,8 @@ class Notices:
             project, cls = divmod(group, 1 << 8)
             found = members[groups == group].tolist()
             for i in range(0, len(found), PAGE_ITEMS_MAX):
+                if t.deleted:
+                    return
                 page = [t.memory_id(s) for s in found[i : i + PAGE_ITEMS_MAX]]
                 self.shard.feed(t, t.project_names[project], cls, kind, page)
                 yield

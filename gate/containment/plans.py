@@ -107,7 +107,9 @@ class Plans:
         """Show what a hold would do and keep it for an hour. Changes nothing."""
         if req.plan:
             plan_id, record = await self.load(p, req.plan)
-            closure, _ = await self.closure(p.tenant, record.roots)
+            before = p.tenant.cases.get(record.rollback)
+            above = written_since(p, before).unseen if before is not None else []  # what came of these may be seen
+            closure, _ = await self.closure(p.tenant, record.roots + above)
             return await self._shown(p, plan_id, record, closure, await self.suspects(p.tenant, closure.nodes), 0.0, req)
         t, case = p.tenant, self.shard.holds.find(p, req.rollback) if req.rollback else None
         unseen: list[int] = []

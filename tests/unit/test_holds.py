@@ -78,7 +78,48 @@ async def applied(shard: SmallShard, p: Principal, plan: str) -> Case:
     return answer
 
 
+def test_every_page_of_a_rollback_s_plan_counts_what_came_of_what_its_operator_may_not_see() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        story = room.story
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        secret = story.memory(room.writer, class_=2)
+        story.project("p2")
+        far = story.memory(story.agent("far", project="p2", projects=("p2",)), edges=[E.Edge(E.DECLARED, secret, 255)])
+        ops = story.agent("both", "operator", projects=("p1", "p2"))
+        shard.follow(story.t)
+        first = await shard.operators.answer(ops, Hold(rollback=case.case, dry_run=True))
+        assert isinstance(first, Plan)
+        again = await shard.operators.answer(ops, Hold(plan=first.plan, dry_run=True))
+        assert isinstance(again, Plan)
+        assert room.text(far) in {m.id for m in first.members}
+        assert (again.members, again.count) == (first.members, first.count)
+
+    run(scenario)
+
+
 # --- who is told --------------------------------------------------------------------------------------
+def test_a_change_that_can_t_be_fed_leaves_the_feeds_of_the_next_ones_going(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed: list[str] = []
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        def feed(t: object, project: str, cls: int, kind: str, ids: list[str]) -> None:
+            if room.text(room.root) in ids:
+                raise OSError("no way out")
+            fed.extend(ids)
+
+        monkeypatch.setattr(shard, "feed", feed)
+        await hold_now(shard, room.ops, room.text(room.root))
+        await hold_now(shard, room.ops, room.text(room.other))
+        while shard.holds.notices.telling:  # noqa: ASYNC110 - what a stop waits for, too
+            await asyncio.sleep(0)
+        assert fed == [room.text(room.other), room.text(room.mixed)]
+
+    run(scenario)
+    assert "feeding a change broke off" in caplog.text
+
+
 def test_a_crowd_is_told_once_each_of_what_it_was_served_and_others_have_their_turns_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
