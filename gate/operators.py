@@ -216,7 +216,7 @@ class Operators:
         )
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
-        now_ms = self.shard.now_ms()
+        now_ms, epoch = self.shard.now_ms(), ctx.epoch
         _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)
         await self.shard.sequencer.commit(
@@ -225,13 +225,14 @@ class Operators:
                 *ended,
                 noted(
                     lambda body: E.ContextClosed(
-                        ms=now_ms, ctx=ctx.id, epoch=ctx.epoch + 1, agent=p.agent.id, person=p.rights.person, body=body
+                        ms=now_ms, ctx=ctx.id, epoch=epoch + 1, agent=p.agent.id, person=p.rights.person, body=body
                     ),
                     message,
                     os.urandom(E.SALT_BYTES),
                 ),
             ],
         )
+        self.shard.index_later(self.shard.context_texts.end, p.tenant.account, [(ctx.id, epoch)])
 
     async def _stats(self, p: Principal, req: StatsRequest) -> Stats:
         t, c = p.tenant, p.tenant.columns

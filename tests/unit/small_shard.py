@@ -23,6 +23,7 @@ from gate.room import Room
 from gate.shard import Shard
 from gate.state.tenant import Tenant
 from gate.turns import Pace
+from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer
 
@@ -122,6 +123,7 @@ class SmallShard:
         me = cast(Shard, self)
         self.sequencer, self.recalls, self.holds, self.operators = Sequencer(me), Recalls(me), Holds(me), Operators(me)
         self.reports = Reports(me)
+        self.context_texts = ContextTexts()
 
     def follow(self, tenant: Tenant) -> None:
         """The story told some events itself: they count as appended."""

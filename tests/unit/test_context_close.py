@@ -11,17 +11,19 @@ from bus.frames import ContextAnswer, ContextRequest
 from gate.identify import Principal
 from gate.refusals import Refused
 from gate.rights import TABLE
+from gate.writing.context_texts import ContextTexts
 from gate.writing.lifetime import OPERATIONAL
 
 from .small_shard import SmallShard, while_running
 from .story import Story
 
 
-def close(story: Story, by: Principal, agent: str) -> int:
-    """The epoch after a close."""
+def close(story: Story, by: Principal, agent: str, texts: ContextTexts | None = None) -> int:
+    """The epoch after a close. `texts`: what the index thread keeps of contexts."""
 
     async def main() -> int:
         shard = SmallShard(story.t, lambda: story.ms)
+        shard.context_texts = texts or shard.context_texts
         asked = asyncio.create_task(
             shard.operators.answer(
                 replace(by, row=TABLE["ops"]["context"]), ContextRequest(agent=agent, action="close", message="a new shift")
@@ -29,6 +31,7 @@ def close(story: Story, by: Principal, agent: str) -> int:
         )
         await while_running(shard, asked.done)
         answer = asked.result()
+        await asyncio.sleep(0)  # the index thread's turn
         assert isinstance(answer, ContextAnswer)
         return answer.epoch
 
@@ -92,3 +95,13 @@ def test_a_supervisor_closes_any_context() -> None:
     both = story.agent("both", projects=("p1", "p2"))
     story.serve(both, story.memory(both))
     assert close(story, story.agent("chief", "supervisor", projects=("p2",)), "both") == 1
+
+
+def test_what_the_index_thread_keeps_of_a_context_that_is_closed_goes_with_it() -> None:
+    story, texts = Story(), ContextTexts()
+    agent, other = story.agent("agent"), story.agent("other")
+    for one in (agent, other):
+        ctx = story.context(one)
+        texts.of((story.t.account, ctx.id)).begin(ctx.epoch)
+    close(story, story.agent("chief", "supervisor"), "agent", texts)
+    assert (len(texts), texts.behind((story.t.account, story.context(other).id), story.context(other))) == (1, 0)
