@@ -89,12 +89,18 @@ class TenantIndex:
         own = any(tenant.agents.all[n].root == tenant.contexts[context].root for n in writers)
         return self.texts.forget((self.account, context), seqs, own=own)
 
-    def idle(self) -> bool:
-        """Some of what waits for a quiet moment, whether there is more of it: the catalog's commit, and vectors that the
-        approximate index doesn't have yet.
-        """
+    def idle(self) -> None:
+        """What waits for a quiet moment: the catalog's commit."""
         self.catalog.maybe_commit(time.monotonic())
-        return sum(index.vectors.catch_up() for index in self.projects.values()) > 0
+
+    def catch_up(self) -> bool:
+        """A step of what may take many: some vectors of one project that its approximate index doesn't have yet; whether there
+        were any.
+        """
+        behind = next((index.vectors for index in self.projects.values() if index.vectors.backlog), None)
+        if behind is not None:
+            behind.catch_up()
+        return behind is not None
 
     def project(self, number: int) -> ProjectIndex:
         index = self.projects.get(number)

@@ -173,8 +173,10 @@ class Shard:
     def _idle(self) -> bool:
         if self.state != "ready":  # a replay is no quiet moment
             return False
-        more = [index.idle() for index in list(self.indexes.values())]
-        return any(more)
+        indexes = list(self.indexes.values())
+        for index in indexes:
+            index.idle()
+        return any(index.catch_up() for index in indexes)  # one step: a request that comes meanwhile waits for it
 
     def index_later(self, fn: Callable[..., Any], *args: Any) -> None:
         """A job for the index thread that nobody waits for; its failure stops the shard."""

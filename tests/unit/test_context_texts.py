@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 from gate.identify import Principal
@@ -14,6 +15,7 @@ from gate.ledger.events import encode
 from gate.model.embedder import StaticEmbedder
 from gate.projections.catalog import Catalog, MemoryRow
 from gate.projections.lexical import terms
+from gate.projections.vectors import CATCH_UP_ROWS, DIM, ProjectVectors
 from gate.steps import finished
 from gate.writing.context_texts import ContextTexts
 from gate.writing.lineage import Evidence, text_of
@@ -233,3 +235,17 @@ def test_what_is_erased_is_forgotten_of_a_context_that_was_let_go_too(desk: Desk
     assert len(desk.texts) == 1
     assert desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t)
     assert not desk.index.forget(one.agent.id, frozenset({secret}), desk.story.t), "nothing is left to forget"
+
+
+def test_a_quiet_moment_s_step_is_one_project_s_however_many_are_behind(desk: Desk) -> None:
+    vectors = np.random.default_rng(3).normal(size=(200, DIM)).astype(np.float32)
+    projects = [desk.index.project(number) for number in (7, 8)]
+    for project in projects:
+        project.vectors = ProjectVectors(DIM, hnsw_from=150, exact_below=100)
+        project.vectors.add(vectors)
+    assert [p.vectors.backlog for p in projects] == [200, 200]
+    assert desk.index.catch_up()
+    assert [p.vectors.backlog for p in projects] == [200 - CATCH_UP_ROWS, 200]
+    while desk.index.catch_up():
+        pass
+    assert [p.vectors.backlog for p in projects] == [0, 0]
