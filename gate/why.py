@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from bus.frames import (
     CLASSIFICATIONS,
     DECISIONS,
@@ -29,7 +31,7 @@ from gate.lifecycle.ends import ENDED_BECAUSE, ended_by
 from gate.reading import policy
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import code_here, decide, has_project, labels_here, visible_rows
+from gate.rights import code_here, counted_rows, decide, has_project, labels_here, visible_rows
 from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.tenant import Tenant
 
@@ -144,6 +146,8 @@ class Whys:
         number = self.shard.tenant_number(t)
         known = await self.shard.lineage.query("recall", {"tenant": number, "recall": raw}) if rows else []
         project = str(known[0][2]) if known else ""
+        counted = set(counted_rows(p, np.array([row[0] for row in rows], np.int32)).tolist())
+        rows = [row for row in rows if row[0] in counted]
         if not has_project(p, project):  # of a recall elsewhere: what it was lent of this operator's projects
             rows = [row for row in rows if decide(p, row[0])]
         if not rows:

@@ -8,6 +8,7 @@ again within the barrier, just before the event.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -220,6 +221,8 @@ class Requests:
         seen = visible_rows(p, e.members)
         page = seen[cursor : cursor + PAGE_ITEMS_MAX]
         text = bool(seen) or e.agent == p.agent.number  # of an erasure elsewhere only counts are told
+        count = len(counted_rows(p, e.members))
+        most = count if count < len(e.members) else sys.maxsize
         return Erasure(
             agent=p.key,
             request_id=request_id,
@@ -230,11 +233,11 @@ class Requests:
             second=e.second if text else "",
             why=e.why if text else "",
             members=[self.shard.holds.plans.member(t, s, 0) for s in page],
-            count=(count := len(counted_rows(p, e.members))),
+            count=count,
             derived=min(e.derived, count),
             elsewhere=count - len(seen),
-            stores=_stores(e),
-            pending=[] if e.done_ms else self.shard.erasures.pending(e),
+            stores=_stores(e, most),
+            pending=[] if e.done_ms else self.shard.erasures.pending(e, most),
             out_of_reach=self._out_of_reach(),
             erased_at=rfc3339(e.ms),
             done_at=rfc3339(e.done_ms) if e.done_ms else None,
@@ -370,10 +373,13 @@ def _legal_holds(t: Tenant, members: list[int]) -> list[state.LegalHold]:
     return [h for h in t.legal_holds.values() if not h.lifted_ms and np.isin(wanted, h.members, assume_unique=True).any()]
 
 
-def _stores(e: state.Erasure) -> list[Store]:
-    """Every store: what was done there, or is still to be, or why there is nothing to do."""
+def _stores(e: state.Erasure, most: int) -> list[Store]:
+    """Every store: what was done there, or is still to be, or why there is nothing to do. `most`: what no count may go beyond,
+    for who may not know of all that it erased.
+    """
     done = set(e.stores) | ({"ledger"} if e.purged and not e.blocks else set())
     lines = [
-        Store(name=n, count=e.stores.get(n, 0), state="done" if n in done else "pending", note=note) for n, note in STORES.items()
+        Store(name=n, count=min(e.stores.get(n, 0), most), state="done" if n in done else "pending", note=note)
+        for n, note in STORES.items()
     ]
     return [*lines, *(Store(name=n, state="no_text", note=note) for n, note in WITHOUT_TEXT.items())]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -151,11 +152,11 @@ class Erasures:
         """Whether none has asked for too long: since the last question, or since this process began."""
         return time.monotonic() - max(self.janitor_asked, self.shard.started) > JANITOR_SILENT_S
 
-    def pending(self, erasure: Erasure) -> list[str]:
-        """What is still to be done, for people."""
+    def pending(self, erasure: Erasure, most: int = sys.maxsize) -> list[str]:
+        """What is still to be done, for people. `most`: what no count may go beyond."""
         left = [] if erasure.purged else ["this gatekeeper's stores"]
         if erasure.blocks:
-            n = len(erasure.blocks)
+            n = min(len(erasure.blocks), most)
             left.append(f"{n} block{'' if n == 1 else 's'} of the ledger wait for the janitor")
             if self.janitor_is_silent():
                 left.append("the janitor doesn't ask for work: see `cordon status` and its log")

@@ -92,6 +92,14 @@ async def _story(secret: bool) -> tuple[list[str], dict[str, str]]:
             await cast.chief.place_legal_hold(hidden[1], "a case at court")
         await told.ask(cast.clerk.cases())
         await told.ask(cast.clerk.legal_holds())
+
+        second = (await cast.alice.write("The kettle was mended on Tuesday")).id
+        mended = [(await cast.alice.write("So was the kettle's lid", classification=SECRET)).id] if secret else []
+        recall = await cast.spy.query("the kettle", k=64)
+        assert {x.memory.id for x in recall.admitted} >= {second, *mended}
+        await told.ask(cast.clerk.why(recall.recall_id))
+        await cast.chief.erase([second, *mended], "both were mistaken")
+        await told.ask(cast.clerk.erasures())
     return told.answers, seen
 
 
