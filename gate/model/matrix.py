@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gate.model.unit import unit
+
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -26,7 +28,6 @@ _WAITING_MAX: Final = 64
 # between two questions would never meet a shape again. So products have one of few.
 _ROWS_STEP: Final = 64
 _STEPS_AN_OCTAVE: Final = 8
-_SQUARABLE: Final = 1e-15  # squares of lengths down to this are normal float32 numbers
 
 torch.set_num_threads(1)
 
@@ -35,16 +36,6 @@ def _rows_of(n: int) -> int:
     """How many rows a product with `n` of them takes: at most an eighth more."""
     step = max(_ROWS_STEP, 1 << max(0, n.bit_length() - _STEPS_AN_OCTAVE.bit_length()))
     return -(-n // step) * step
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """Rows scaled to length 1; zero rows stay zero."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    if not np.all((norms > _SQUARABLE) & (norms < 1 / _SQUARABLE)):  # squares out of float32's range, or no length at all
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-        norms[norms == 0.0] = 1.0
-    scaled: Vectors = (vectors / norms[:, None]).astype(np.float32, copy=False)
-    return scaled
 
 
 class UnitMatrix:

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 import hnswlib
 import numpy as np
 
-from gate.model.matrix import Mask, Rows, UnitMatrix, Vectors, best_first, unit
+from gate.model.matrix import Mask, Rows, UnitMatrix, Vectors, best_first
+from gate.model.unit import unit
 
 DIM: Final = 256  # of the default encoder
 # Measured: a bfloat16 scan of 20,000 rows costs about what HNSW does. The gap between the two keeps a project from flapping.

@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from gate.model.unit import unit
+
 PART_ROWS: Final = 1_024
 DIM: Final = 256
 
@@ -22,9 +24,7 @@ def digest(vectors: npt.NDArray[np.float32]) -> str:
 
 def rounded(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Unit vectors as bfloat16 keeps them: to the nearest, halves to even."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-    norms[norms == 0.0] = 1.0
-    bits = (vectors / norms[:, None]).astype(np.float32).view(np.uint32)
+    bits = unit(vectors).view(np.uint32)
     kept = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     found: npt.NDArray[np.float32] = kept.astype(np.uint32).view(np.float32)
     return found

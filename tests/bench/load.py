@@ -76,6 +76,7 @@ class _Answer(msgspec.Struct):
     type: str = ""
     id: str = ""
     reason: str = ""
+    state: str = ""
 
 
 class Load:
@@ -152,7 +153,8 @@ class Load:
         answer = msgspec.json.decode(data, type=_Answer)
         if answer.type != "receipt":
             raise SystemExit(f"a write was refused: {data!r}")
-        ids.append(answer.id)
+        if answer.state != "held":  # as a parent it would hold its children, and with two parents each soon all of them
+            ids.append(answer.id)
 
     def _count(self, data: bytes) -> None:
         if not data.startswith(b'{"type":"recall"'):

@@ -164,8 +164,8 @@ def test_a_snapshot_killed_at_any_step_is_none_and_the_next_is_whole(world: Worl
             with pytest.raises(bus.Rejected) as none:
                 snapshots.find(name)
             assert none.value.reason == "snapshot_unknown"
-            if n % 2:  # either of the two removes what is left
-                assert unfinished(world.home.snapshots) == [f".{name}.part"]
+            if n % 2:  # either of the two removes what is left; whose copier is killed removes it itself
+                assert unfinished(world.home.snapshots) == ([] if step in COPIER else [f".{name}.part"])
                 assert snapshots.prune(100) == []
                 assert unfinished(world.home.snapshots) == []
             snapshots.create(name)

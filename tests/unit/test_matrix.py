@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from gate.model.matrix import UnitMatrix, unit
+from gate.model.matrix import UnitMatrix
+from gate.model.unit import unit
+from gate.verifying.vectors import rounded
 
 DIM = 32
 
@@ -61,3 +63,13 @@ def test_rows_that_are_kept_are_the_same_bit_by_bit() -> None:
         assert len(again) == 5
         kept = [0, 1, 2]
         matrix = again
+
+
+def test_a_verification_expects_the_very_bits_that_the_matrix_keeps() -> None:
+    """As they come: one at a time, a few, many. Of a million numbers some lie next to a boundary of rounding."""
+    vectors = np.random.default_rng(5).standard_normal((4_000, 256)).astype(np.float16).astype(np.float32)
+    matrix = UnitMatrix(256)
+    for start, end in ((0, 1), (1, 3), (3, 100), (100, 1_100), (1_100, 4_000)):
+        matrix.append(vectors[start:end])
+        assert len(matrix.gather(np.array([0], np.int32))) == 1  # it is put in its place at once
+    assert np.array_equal(matrix.gather(np.arange(4_000, dtype=np.int32)), rounded(vectors))

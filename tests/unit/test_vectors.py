@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gate.model.matrix import unit
+from gate.model.unit import unit
 from gate.projections.vectors import SCAN_ROWS_MAX, ExactVectors, HnswVectors, InvalidVectors, ProjectVectors, VectorIndex
 
 DIM = 32
