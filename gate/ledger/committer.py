@@ -125,10 +125,11 @@ class Committer:
                 found = await self._is_stored(digest)
                 if found:
                     return self.last_seq + 1
-                self._futile += found is False and ack is None
-                if found is False and ack is not None and ack.error is not None and ack.error.err_code != _WRONG_LAST:
+                refused = None if ack is None or ack.error is None or ack.error.err_code == _WRONG_LAST else ack.error
+                self._futile += found is False and refused is None
+                if found is False and refused is not None:
                     refusals += 1
-                    self._give_up(ack.error, refusals)
+                    self._give_up(refused, refusals)
             self.retries += 1
             await asyncio.sleep(pause_s)
         raise AssertionError("the back-off never ends")

@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from nats import errors as nats_errors
+from nats.aio.client import Client
 
 from broker_config.streams import stream_configs
 from gate.ledger import jetstream as js
+from gate.ledger.committer import Committer
 from gate.ledger.jetstream import Unanswered
 from tests.integration.ledger_server import LedgerServer, Relay, connected, until
 
@@ -285,3 +287,20 @@ def test_the_simulation_s_broker_does_what_nats_server_does(
     truly, simulated_ = asyncio.run(scenario())
     assert truly
     assert simulated_ == truly
+
+
+def test_a_broker_that_for_ever_refuses_what_it_doesn_t_store_is_stuck_and_one_that_comes_round_stores_it_once() -> None:
+    async def scenario() -> None:
+        broker = Broker(STREAMS, random.Random(1), 0.001)
+        nc, stream = cast(Client, Connection(broker, _Process())), broker.streams[LEDGER]
+        committer = Committer(nc, LEDGER, BLOCK, 0, ack_timeout_s=0.3, lease_s=0.5)
+        stream.proposed = 1  # and nobody ever decides on it
+        appending = asyncio.create_task(committer.append(b"a block"))
+        await until(lambda: _is(committer.stuck))
+        assert not appending.done()
+        stream.proposed = 0
+        assert await asyncio.wait_for(appending, 20) == 1
+        assert not committer.stuck
+        assert [kept.data for kept in stream.messages.values()] == [b"a block"]
+
+    asyncio.run(scenario())
