@@ -141,7 +141,8 @@ def test_why_and_context_name_the_newest_cases_and_count_them_all(monkeypatch: p
             why, context = await desk.why(memory), await desk.context("bob")
             assert (why.cases, why.cases_count) == (context.exposed, context.exposed_count) == ([case.case], 1)
 
-            monkeypatch.setattr("gate.operators.PAGE_ITEMS_MAX", 1)
+            for where in ("gate.operators", "gate.why"):
+                monkeypatch.setattr(f"{where}.PAGE_ITEMS_MAX", 1)
             world.clock.advance(seconds=1)
             newer = await desk.hold_now(memory, "forged indeed")
             why, context = await desk.why(memory), await desk.context("bob")
