@@ -1,12 +1,14 @@
-"""Work in steps: a generator that yields None wherever other work may go first, and returns what was worked out.
+"""Long work that others get in between of. In steps, on the index thread: a generator that yields None wherever other work may go
+first, and returns what was worked out. In parts, on the loop.
 
 One step takes milliseconds, whatever the text: the index thread has one for all tenants (gate/index_thread.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -36,3 +38,10 @@ def pieces(text: str) -> Iterator[str]:
         yield text[start:end]
         start = following
     yield text[start:]
+
+
+async def in_parts(whole: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+    """On the loop: parts of so many, and others have their turn after each."""
+    for start in range(0, len(whole), size):
+        yield whole[start : start + size]
+        await asyncio.sleep(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import counted_rows, decide, decide_all, visible_rows
 from gate.state.tenant import Tenant
+from gate.steps import in_parts
 
 from .closure import Closure
 from .rollback import current_again, written_since
@@ -43,7 +44,6 @@ OFF_LOOP_EDGES: Final = 20_000  # a graph this small is walked in well under a m
 PART: Final = 512  # nodes of a closure that are looked at before others are served: a few milliseconds
 
 Nodes = npt.NDArray[np.int32]
-T = TypeVar("T")
 
 
 class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -94,7 +94,7 @@ class Plans:
         """Children by a served edge over the threshold that are not members themselves."""
         known = set(members.tolist())
         out = set[int]()
-        async for part in _in_parts(members.tolist()):
+        async for part in in_parts(members.tolist(), PART):
             out |= {
                 edge.node
                 for m in part
@@ -145,16 +145,16 @@ class Plans:
         members = set(nodes)
         agents, projects, kinds = Counter[str](), Counter[str](), Counter[str]()
         mixed = reads = exposed = 0
-        async for part in _in_parts(visible):
+        async for part in in_parts(visible, PART):
             agents.update(t.agents.all[at.actor[s]].name for s in part)
             projects.update(t.project_names[at.project[s]] for s in part)
             kinds.update(KINDS[at.kind[s]] for s in part)
             mixed += sum(1 for s in part if self._mixed(t, s, members))
         told = set[int]()
-        async for part in _in_parts(nodes):
+        async for part in in_parts(nodes, PART):
             reads += sum(map(t.served_to.count, part))
             told.update(t.served_to.agents(part))
-        async for some in _in_parts(list(t.contexts.values())):
+        async for some in in_parts(list(t.contexts.values()), PART):
             exposed += sum(1 for ctx in some if not members.isdisjoint(ctx.served))
         names = await names_of(p, [t.agents.all[number] for number in sorted(told)])
         roots = visible_rows(p, np.array(record.roots, np.int32))
@@ -308,13 +308,6 @@ def seen_of(p: Principal, closure: Closure) -> Closure:
     nodes, depth = closure.nodes[here], closure.depth[here]
     order = np.lexsort((nodes, depth))
     return Closure(nodes[order], depth[order])
-
-
-async def _in_parts(whole: list[T]) -> AsyncIterator[list[T]]:
-    """Parts that take a few milliseconds; others have their turn between them."""
-    for start in range(0, len(whole), PART):
-        yield whole[start : start + PART]
-        await asyncio.sleep(0)
 
 
 def _most(counted: Counter[str]) -> dict[str, int]:

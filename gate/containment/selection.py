@@ -5,7 +5,6 @@ Full records in its projects, only counts elsewhere.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from gate.refusals import Refused
 from gate.rights import decide, shares_project
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
+from gate.steps import in_parts
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -113,9 +113,8 @@ def resolve_tail(known: Iterable[Named], id_: str, prefix: str) -> list[Named]:
 async def names_of(p: Principal, agents: Sequence[Agent]) -> list[str]:
     """Names of the agents that share a project with this operator. A crowd is looked through in parts: never inside a barrier."""
     names: list[str] = []
-    for start in range(0, len(agents), NAMED_AT_ONCE):
-        names += [a.name for a in agents[start : start + NAMED_AT_ONCE] if shares_project(p, a)]
-        await asyncio.sleep(0)
+    async for some in in_parts(agents, NAMED_AT_ONCE):
+        names += [a.name for a in some if shares_project(p, a)]
     return names
 
 

@@ -27,6 +27,7 @@ from .surface import Shown, item_of, shortened
 REST_BYTES: Final = 8_192  # of a recall beside its items, generously
 HELD_SINCE: Final = "held_since"
 OVER_FRAME: Final = "over_frame"
+_CHAR_BYTES_MAX: Final = 6  # of JSON: a control character
 _ESCAPED_TWICE: Final = b'\b\t\n\f\r"\\'  # two bytes of JSON each
 _ESCAPED_SIX: Final = bytes(set(range(32)) - set(_ESCAPED_TWICE))
 _encode: Final = msgspec.json.Encoder().encode
@@ -64,7 +65,7 @@ def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     if withdrawn:
         counts[HELD_SINCE] += len(withdrawn)
     items = [item_of(p, f, a.rows[f.seq], rank, now_ms, bool(a.as_of_ms), shown) for rank, f in enumerate(keep)]
-    data = frames.encode(_recall(a, items, counts)) if sum(map(_texts, items)) <= RECALL_FRAME_BYTES_MAX else b""
+    data = frames.encode(_recall(a, items, counts)) if _may_fit(items) else b""
     if not data or len(data) > RECALL_FRAME_BYTES_MAX:
         fitting = _within_budget(items)
         withdrawn += [f.seq for f, item in zip(keep, fitting, strict=True) if item is None]
@@ -110,6 +111,12 @@ def _within_budget(items: list[frames.Item]) -> list[frames.Item | None]:
             left -= more
             out[i] = item
     return out
+
+
+def _may_fit(items: list[frames.Item]) -> bool:
+    """Whether it is worth while to encode them all. Nearly always it is, and seen from their length alone."""
+    chars = sum(len(i.memory.content) + sum(map(len, i.memory.evidence)) for i in items)
+    return _CHAR_BYTES_MAX * chars <= RECALL_FRAME_BYTES_MAX or sum(map(_texts, items)) <= RECALL_FRAME_BYTES_MAX
 
 
 def _texts(item: frames.Item) -> int:
