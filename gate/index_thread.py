@@ -3,7 +3,9 @@ vectors, policy, gate, catalog.
 
 Invariants: only this thread writes vectors, postings, context texts and catalogs; only the loop writes columns and holds.
 Calls run in order. Work is done in slices between calls, and work that has had PARTED_S goes behind all that hasn't: so a
-tenant's large texts cost the others a slice at a time, and nothing waits for ever (CALLS_S, WAIT_S).
+tenant's large texts cost the others a slice at a time, and nothing waits for ever (CALLS_S, WAIT_S). While the calm are about
+(gate/turns.py) what goes behind has shorter slices, and a rest after each: two threads share one interpreter lock, so a thread
+that is never idle is felt at every step of everybody's way.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ PARTED_S: Final = 0.2  # what takes longer is long; a batch of 64 short drafts t
 TOGETHER_S: Final = 0.06  # what is made meanwhile is handed over at once: together it makes one block of the ledger
 CALLS_S: Final = 0.008  # so long calls alone are run while there is work, then a slice
 WAIT_S: Final = 0.02  # so long others go before long work, then a slice
+SHARED_SLICE_S: Final = 0.002  # of what goes behind, while the calm are about
+REST: Final = 2.0  # and it rests twice as long: a third of the time; what else the crowd costs, on the loop, comes to as much
 
 
 class _Call:
@@ -74,15 +78,15 @@ class Work:
         """Whether what is short goes first."""
         return self._yielding or self.long
 
-    def slice(self) -> bool:
-        """Go on for SLICE_S or to the end; whether that is reached."""
+    def slice(self, slice_s: float) -> bool:
+        """Go on for so long or to the end; whether that is reached."""
         start, tell = time.perf_counter(), self._loop.call_soon_threadsafe
         ended, error = False, None
         try:
             for found in self._steps:
                 if found is not None:
                     self._made.append(found)
-                if time.perf_counter() - start >= SLICE_S:
+                if time.perf_counter() - start >= slice_s:
                     break
             else:
                 ended = True
@@ -109,7 +113,7 @@ class IndexThread:
     """Runs calls and work on one thread of its own. `idle`: called when there has been nothing to do for `idle_s`, and at once
     again while it says that there is more of that and nothing else comes.
 
-    `damaged`: told on the loop when a projection turns out to be, whoever asked.
+    `damaged`: told on the loop when a projection turns out to be, whoever asked. `shared`: whether the calm are about.
     """
 
     def __init__(
@@ -118,12 +122,14 @@ class IndexThread:
         idle: Callable[[], bool],
         idle_s: float = 0.05,
         damaged: Callable[[ProjectionUnusable], None] = lambda _: None,
+        shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._loop, self._damaged = loop, damaged
+        self._loop, self._damaged, self._shared = loop, damaged, shared
         self._idle, self._idle_s = idle, idle_s
         self._more = False  # for a quiet moment that has begun
         self._jobs: queue.SimpleQueue[_Call | Work | None] = queue.SimpleQueue()
         self._short, self._long = deque[Work](), deque[Work]()
+        self._rested = 0.0  # when long work has had its rest
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -159,17 +165,19 @@ class IndexThread:
         while not ending or self._short or self._long:
             now, waiting = time.perf_counter(), not ending and not self._jobs.empty()
             if self._short and (not waiting or now - worked >= CALLS_S):
-                self._slice(self._short)
+                self._slice(self._short, SLICE_S)
                 worked = time.perf_counter()
-            elif self._long and (not (waiting or self._short) or now - sliced >= WAIT_S):
-                self._slice(self._long)
+            elif self._long and (ending or now >= self._rested) and (not (waiting or self._short) or now - sliced >= WAIT_S):
+                shared = not ending and self._shared()
+                self._slice(self._long, SHARED_SLICE_S if shared else SLICE_S)
                 sliced = time.perf_counter()
+                self._rested = sliced + REST * (sliced - now) if shared else 0.0
             else:
                 ending = self._take()
 
-    def _slice(self, turns: deque[Work]) -> None:
+    def _slice(self, turns: deque[Work], slice_s: float) -> None:
         work = turns.popleft()
-        if not work.slice():
+        if not work.slice(slice_s):
             self._queue(work)
 
     def _queue(self, work: Work) -> None:
@@ -177,9 +185,12 @@ class IndexThread:
 
     def _take(self) -> bool:
         """The next call or piece of work, or something for a quiet moment; whether this is the end."""
+        rest_s = max(0.0, self._rested - time.perf_counter()) if self._long else None
         try:
-            job = self._jobs.get(timeout=0 if self._more else self._idle_s)
+            job = self._jobs.get(timeout=rest_s if rest_s is not None else 0 if self._more else self._idle_s)
         except queue.Empty:
+            if rest_s is not None:  # a moment's rest is not a quiet one
+                return False
             self._more = False
             try:
                 self._more = self._idle()

@@ -41,8 +41,8 @@ WRITE_UNIT_BYTES: Final = 4_096
 READ_UNIT_ITEMS: Final = 16
 
 REFUSALS: Final = Limit(20, 100)  # of one key, at once; the others leave later. What is refused counts by its size too
-REFUSAL_DELAY_S: Final = 0.25  # half of what an `over_quota` asks its client to wait
-REFUSAL_GAP_S: Final = 0.002  # and so much more for each that waits: they, and what follows them, don't come at once
+REFUSAL_DELAY_S: Final = 0.5  # what an `over_quota` asks its client to wait
+REFUSAL_GAP_S: Final = 0.005  # and so much more for each that waits: they, and what follows them, don't come at once
 REFUSAL_DELAY_MOST_S: Final = 3.0  # a client waits 5 s for one answer
 REFUSALS_WAITING_MAX: Final = 1_024  # of one key; beyond it a request has no answer
 KEYS_MAX: Final = 10_000

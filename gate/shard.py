@@ -94,8 +94,8 @@ class Shard:
         self.reads: Committer
         self.outbox: Outbox
         self.identifier = Identifier(NAMESPACE_SHARD, core_account, self.tenants, registry, lambda: self.now_ms())
-        self.index = IndexThread(loop, self._idle, damaged=self.fail)
         self.pace = Pace()
+        self.index = IndexThread(loop, self._idle, damaged=self.fail, shared=lambda: self.pace.shared)
         self.sequencer = Sequencer(self)
         self.writes = Writes(self)
         self.recalls = Recalls(self)

@@ -19,8 +19,6 @@ T = TypeVar("T")
 CALM_IN_FLIGHT: Final = 8  # what an agent's family may have open and be calm, as its quota counts it
 CALM_AGAIN_S: Final = 1.0  # so long after it had more; one block of receipts may close all that it has open
 ABOUT_S: Final = 0.25  # so long after its last request the calm are about
-REST: Final = 2.0  # then the crowd works a third of the time; what else its work costs, on the loop, comes to as much again
-REST_MOST_S: Final = 0.1
 
 
 class Turns(Generic[T]):
@@ -84,12 +82,12 @@ class Crowding:
 
 
 class Pace:
-    """How much of the time the crowd has: all of it, or, while the calm are about, a third and one thing at a time."""
+    """How much of the time the crowd has: all of it, or, while the calm are about, a third (gate/index_thread.py) and one thing
+    at a time.
+    """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        self._clock, self._sleep = clock, sleep
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._calm_until = 0.0
         self._one = asyncio.Lock()
 
@@ -99,7 +97,7 @@ class Pace:
 
     @property
     def shared(self) -> bool:
-        """Whether the calm are about."""
+        """Whether the calm are about. Any thread may ask."""
         return self._clock() < self._calm_until
 
     @asynccontextmanager
@@ -109,10 +107,7 @@ class Pace:
             yield
             return
         async with self._one:
-            start = self._clock()
             yield
-            if self.shared:
-                await self._sleep(min(REST_MOST_S, REST * (self._clock() - start)))
 
 
 class Lanes(Generic[T]):
@@ -129,11 +124,12 @@ class Lanes(Generic[T]):
         return bool(self.calm) or bool(self.crowd)
 
     def add(self, tenant: str, context: bytes, item: T, *, calm: bool) -> Turns[T]:
-        """Queue a request of the calm or of the crowd; returns where."""
-        if self.calm.waits(tenant, context):
-            calm = True
-        elif self.crowd.waits(tenant, context):
-            calm = False
+        """Queue a request of the calm or of the crowd; returns where. Who has become one of the crowd takes along what waits."""
+        if calm:
+            calm = not self.crowd.waits(tenant, context)
+        else:
+            for waiting in self.calm.take(tenant, context):
+                self.crowd.add(tenant, context, waiting)
         lane = self.calm if calm else self.crowd
         lane.add(tenant, context, item)
         if calm:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import gate.service as service
 import gate.shard
-from gate.index_thread import IndexThread, Work
+from gate.index_thread import SLICE_S, IndexThread, Work
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.paths import Paths
@@ -80,7 +80,7 @@ class Index(IndexThread):
         work.done.add_done_callback(self._look)
 
         def run() -> None:
-            while not work.slice():
+            while not work.slice(SLICE_S):
                 pass
 
         self._add(run)

@@ -6,20 +6,23 @@ import asyncio
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from gate.index_thread import PARTED_S, SLICE_S, IndexThread
+from gate.index_thread import PARTED_S, REST, SLICE_S, IndexThread
 
 sys.setswitchinterval(0.0005)  # as in the gatekeeper: by Python's own 5 ms a busy thread can starve the loop for seconds
 
 
 @contextmanager
-def running(idle: Callable[[], bool] = lambda: False, idle_s: float = 0.001) -> Iterator[IndexThread]:
-    thread = IndexThread(asyncio.get_running_loop(), idle, idle_s)
+def running(
+    idle: Callable[[], bool] = lambda: False, idle_s: float = 0.001, shared: Callable[[], bool] = lambda: False
+) -> Iterator[IndexThread]:
+    thread = IndexThread(asyncio.get_running_loop(), idle, idle_s, shared=shared)
     thread.start()
     try:
         yield thread
@@ -98,6 +101,49 @@ def test_long_work_ends_though_there_is_always_something_short() -> None:
             ended = True
             await asyncio.gather(*busy)
         assert steps == 2_000
+
+    asyncio.run(scenario())
+
+
+def test_work_that_yields_rests_while_the_calm_are_about_and_not_else() -> None:
+    async def rests(about: bool) -> list[float]:
+        """Between its steps, in seconds."""
+        found: list[float] = []
+
+        def steps() -> Iterator[None]:
+            for _ in range(5):
+                threading.Event().wait(SLICE_S)
+                ended = time.perf_counter()
+                yield None
+                found.append(time.perf_counter() - ended)
+
+        idle = 0
+
+        def quiet() -> bool:
+            nonlocal idle
+            idle += 1
+            return True
+
+        with running(quiet, shared=lambda: about) as thread:
+            begin = threading.Event()
+            first = thread.call(begin.wait)
+            work = thread.work(steps(), lambda _: None, yielding=True)
+            begin.set()
+            await first
+            before = idle
+            await work.done
+            assert idle <= before + 1, "a rest is no quiet moment"
+        return found
+
+    assert min(asyncio.run(rests(about=True))) >= REST * SLICE_S
+    assert min(asyncio.run(rests(about=False))) < REST * SLICE_S
+
+
+def test_stopping_waits_for_no_rest() -> None:
+    async def scenario() -> None:
+        with running(shared=lambda: True) as thread:
+            work = thread.work(iter([None] * 3), lambda _: None, yielding=True)
+        await asyncio.wait_for(work.done, 10)
 
     asyncio.run(scenario())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gate.turns import ABOUT_S, CALM_AGAIN_S, CALM_IN_FLIGHT, REST, REST_MOST_S, Crowding, Lanes, Pace, Turns
+from gate.turns import CALM_AGAIN_S, CALM_IN_FLIGHT, Crowding, Lanes, Pace, Turns
 
 
 def filled(*items: tuple[str, str]) -> Turns[str]:
@@ -53,51 +53,24 @@ def test_calm_and_crowd_have_queues_apart() -> None:
 
 def test_what_waits_of_a_context_waits_in_one_queue_so_that_its_order_stays() -> None:
     lanes = Lanes[int](Pace())
-    for i, calm in enumerate((True, True, False, False)):
-        assert lanes.add("acme", b"growing", i, calm=calm) is lanes.calm
-    assert lanes.calm.some(10) == [0, 1, 2, 3]
-    for i, calm in enumerate((False, True, True)):
+    for i in range(2):
+        assert lanes.add("acme", b"growing", i, calm=True) is lanes.calm
+    for i, calm in enumerate((False, True, True), 2):
         assert lanes.add("acme", b"growing", i, calm=calm) is lanes.crowd
     assert lanes.add("acme", b"another", 9, calm=True) is lanes.calm
-    assert lanes.crowd.some(10) == [0, 1, 2]
-    assert lanes.add("acme", b"growing", 4, calm=True) is lanes.calm, "nothing of it waits any more"
+    assert lanes.crowd.some(10) == [0, 1, 2, 3, 4]
+    assert lanes.add("acme", b"growing", 5, calm=True) is lanes.calm, "nothing of it waits any more"
 
 
-class Clock:
-    """Time by hand: work takes what `work` says, rests are noted."""
-
-    def __init__(self) -> None:
-        self.now, self.rests = 100.0, list[float]()
-
-    def read(self) -> float:
-        return self.now
-
-    async def rest(self, seconds: float) -> None:
-        self.rests.append(seconds)
-        self.now += seconds
-
-    async def work(self, pace: Pace, seconds: float) -> None:
-        async with pace.turn():
-            self.now += seconds
-
-
-def test_the_crowd_rests_in_proportion_to_its_work_while_the_calm_are_about_and_not_else() -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        pace = Pace(clock.read, clock.rest)
-        await clock.work(pace, 0.02)
-        assert not clock.rests, "alone it has all of the time"
-        pace.saw_calm()
-        await clock.work(pace, 0.02)
-        await clock.work(pace, 0.01)
-        assert [round(x, 6) for x in clock.rests] == [REST * 0.02, REST * 0.01]
-        pace.saw_calm()
-        await clock.work(pace, ABOUT_S * 0.9)
-        assert clock.rests[2:] == [REST_MOST_S], "and no longer than that"
-        await clock.work(pace, 0.02)
-        assert len(clock.rests) == 3, "the calm are gone"
-
-    asyncio.run(scenario())
+def test_a_flood_that_began_among_the_calm_does_not_stay_there() -> None:
+    """It always has something waiting: if that kept its place, whoever asks again at each answer would be calm for ever."""
+    lanes = Lanes[int](Pace())
+    for i in range(CALM_IN_FLIGHT):
+        lanes.add("acme", b"flood", i, calm=True)
+    lanes.add("acme", b"other", 99, calm=True)
+    lanes.add("acme", b"flood", CALM_IN_FLIGHT, calm=False)
+    assert lanes.calm.some(10) == [99]
+    assert lanes.crowd.some(100) == list(range(CALM_IN_FLIGHT + 1))
 
 
 def test_the_crowd_does_one_thing_at_a_time_while_the_calm_are_about() -> None:
