@@ -4,7 +4,7 @@ vectors, policy, gate, catalog.
 Invariants: only this thread writes vectors, postings, context texts and catalogs; only the loop writes columns and holds.
 Calls run in order. Work is done in slices between calls, and work that has had PARTED_S goes behind all that hasn't: so a
 tenant's large texts cost the others a slice at a time, and nothing waits for ever (CALLS_S, WAIT_S). While the calm are about
-(gate/turns.py) what goes behind has shorter slices, and a rest after each: two threads share one interpreter lock, so a thread
+(gate/turns.py) the crowd's work has shorter slices, and a rest after each: two threads share one interpreter lock, so a thread
 that is never idle is felt at every step of everybody's way.
 """
 
@@ -30,7 +30,7 @@ PARTED_S: Final = 0.2  # what takes longer is long; a batch of 64 short drafts t
 TOGETHER_S: Final = 0.06  # what is made meanwhile is handed over at once: together it makes one block of the ledger
 CALLS_S: Final = 0.008  # so long calls alone are run while there is work, then a slice
 WAIT_S: Final = 0.02  # so long others go before long work, then a slice
-SHARED_SLICE_S: Final = 0.002  # of what goes behind, while the calm are about
+SHARED_SLICE_S: Final = 0.002  # of the crowd's work, while the calm are about
 REST: Final = 2.0  # and it rests twice as long: a third of the time; what else the crowd costs, on the loop, comes to as much
 
 
@@ -55,14 +55,20 @@ class Work:
     """An iterator of short steps. `deliver` gets, on the loop, what they yield other than None.
 
     `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it. `yielding`:
-    it goes behind what is short from the start.
+    it goes behind what is short from the start. `resting`: that, and it is the crowd's.
     """
 
     def __init__(
-        self, steps: Iterator[Any], deliver: Callable[[Any], None], loop: asyncio.AbstractEventLoop, *, yielding: bool = False
+        self,
+        steps: Iterator[Any],
+        deliver: Callable[[Any], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        yielding: bool = False,
+        resting: bool = False,
     ) -> None:
         self._steps, self._deliver, self._loop = steps, deliver, loop
-        self._yielding = yielding
+        self._yielding, self.resting = yielding or resting, resting
         self._spent_s = 0.0
         self._made: list[Any] = []  # and not handed over yet
         self._waited_s = 0.0
@@ -129,7 +135,7 @@ class IndexThread:
         self._more = False  # for a quiet moment that has begun
         self._jobs: queue.SimpleQueue[_Call | Work | None] = queue.SimpleQueue()
         self._short, self._long = deque[Work](), deque[Work]()
-        self._rested = 0.0  # when long work has had its rest
+        self._rested = 0.0  # when the crowd's work has had its rest
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
@@ -142,9 +148,11 @@ class IndexThread:
         self._jobs.put(_Call(lambda: fn(*args, **kwargs), future))
         return future
 
-    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False) -> Work:
+    def work(
+        self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False, resting: bool = False
+    ) -> Work:
         """Have an iterator's steps done, each of them milliseconds. Bounded by the callers too."""
-        work = Work(steps, deliver, self._loop, yielding=yielding)
+        work = Work(steps, deliver, self._loop, yielding=yielding, resting=resting)
         work.done.add_done_callback(self._look)
         self._jobs.put(work)
         return work
@@ -165,18 +173,27 @@ class IndexThread:
         while not ending or self._short or self._long:
             now, waiting = time.perf_counter(), not ending and not self._jobs.empty()
             if self._short and (not waiting or now - worked >= CALLS_S):
-                self._slice(self._short, SLICE_S)
+                self._slice(self._short.popleft(), SLICE_S)
                 worked = time.perf_counter()
-            elif self._long and (ending or now >= self._rested) and (not (waiting or self._short) or now - sliced >= WAIT_S):
-                shared = not ending and self._shared()
-                self._slice(self._long, SHARED_SLICE_S if shared else SLICE_S)
+            elif (not (waiting or self._short) or now - sliced >= WAIT_S) and (work := self._rested_work(now, ending)):
+                shared = work.resting and self._shared()
+                self._slice(work, SHARED_SLICE_S if shared else SLICE_S)
                 sliced = time.perf_counter()
-                self._rested = sliced + REST * (sliced - now) if shared else 0.0
+                if shared:
+                    self._rested = sliced + REST * (sliced - now)
             else:
                 ending = self._take()
 
-    def _slice(self, turns: deque[Work], slice_s: float) -> None:
-        work = turns.popleft()
+    def _rested_work(self, now: float, ending: bool) -> Work | None:
+        """The next long work that has no rest to take, out of its queue."""
+        for _ in range(len(self._long)):
+            work = self._long.popleft()
+            if not work.resting or ending or now >= self._rested:
+                return work
+            self._long.append(work)
+        return None
+
+    def _slice(self, work: Work, slice_s: float) -> None:
         if not work.slice(slice_s):
             self._queue(work)
 

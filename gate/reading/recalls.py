@@ -79,21 +79,21 @@ class Recalls:
             await self._decide(self.asks.calm.some(QUERY_BATCH_MAX))
 
         async def crowd(shared: bool) -> None:
-            await self._decide(self.asks.crowd.some(CROWD_ASKS_MAX if shared else QUERY_BATCH_MAX), yielding=True)
+            await self._decide(self.asks.crowd.some(CROWD_ASKS_MAX if shared else QUERY_BATCH_MAX), resting=True)
 
         await self.asks.run(calm, crowd)
 
-    async def _decide(self, batch: list[Ask], *, yielding: bool = False) -> None:
-        for a in await self._admitted(batch, self.shard.now_ms(), yielding=yielding):
+    async def _decide(self, batch: list[Ask], *, resting: bool = False) -> None:
+        for a in await self._admitted(batch, self.shard.now_ms(), resting=resting):
             self._register(a)
         self.wake_records.set()
 
-    async def _admitted(self, batch: list[Ask], now_ms: int, *, yielding: bool) -> list[Ask]:
+    async def _admitted(self, batch: list[Ask], now_ms: int, *, resting: bool) -> list[Ask]:
         """Those that could be decided; the others are refused. One that fails costs no other: they are asked again one by one."""
         index = self.shard.index
         try:
-            if yielding:
-                await index.work(self._admit(batch, now_ms), _nothing, yielding=True).done
+            if resting:
+                await index.work(self._admit(batch, now_ms), _nothing, resting=True).done
             else:
                 await index.call(finished, self._admit(batch, now_ms))
             return batch
@@ -104,7 +104,7 @@ class Recalls:
                 return []
         for a in batch:
             a.forget()
-        return [a for one in batch for a in await self._admitted([one], now_ms, yielding=yielding)]
+        return [a for one in batch for a in await self._admitted([one], now_ms, resting=resting)]
 
     def _admit(self, batch: list[Ask], now_ms: int) -> Steps[None]:
         """On the index thread: asks grouped by project, a step each."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from gate.config import CROWD_WRITES_MAX, WRITE_BATCH_BYTES, WRITE_BATCH_MAX
@@ -73,16 +74,16 @@ class Writes:
 
     async def _crowd_batch(self, shared: bool) -> None:
         batch = _next(self.lanes.crowd, CROWD_WRITES_MAX if shared else WRITE_BATCH_MAX)
-        await self._begin(batch, yielding=True).parted
+        await self._begin(batch, resting=True).parted
 
-    def _begin(self, batch: list[Write], *, yielding: bool = False) -> Work:
+    def _begin(self, batch: list[Write], **manner: bool) -> Work:
         for w in batch:
             if _key(w) not in self.busy:  # what the batch had no room for waits for it, too
                 self.busy[_key(w)] = self.lanes.take(*_key(w))
             self.left[_key(w)] += 1
-        return self._prepare(batch, deque(), yielding)
+        return self._prepare(batch, deque(), manner)
 
-    def _prepare(self, batch: list[Write], alone: deque[Write], yielding: bool) -> Work:
+    def _prepare(self, batch: list[Write], alone: deque[Write], manner: Mapping[str, bool]) -> Work:
         """One draft that fails costs no other: what is left of its batch is prepared one by one (`alone`)."""
         s = self.shard
         waiting = {id(w): w for w in batch}
@@ -103,9 +104,9 @@ class Writes:
                     s.refuse_write(batch[0], Refused("internal"))
                     self._prepared(batch[0])
             if alone:
-                self._prepare([alone.popleft()], alone, yielding)
+                self._prepare([alone.popleft()], alone, manner)
 
-        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver, yielding=yielding)
+        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver, **manner)
         work.done.add_done_callback(ended)
         return work
 

@@ -75,8 +75,10 @@ class Index(IndexThread):
         self._add(run)
         return future
 
-    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False) -> Work:
-        work = Work(steps, deliver, self._loop, yielding=yielding)
+    def work(
+        self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False, resting: bool = False
+    ) -> Work:
+        work = Work(steps, deliver, self._loop, yielding=yielding, resting=resting)
         work.done.add_done_callback(self._look)
 
         def run() -> None:

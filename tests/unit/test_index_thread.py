@@ -127,7 +127,7 @@ def test_work_that_yields_rests_while_the_calm_are_about_and_not_else() -> None:
         with running(quiet, shared=lambda: about) as thread:
             begin = threading.Event()
             first = thread.call(begin.wait)
-            work = thread.work(steps(), lambda _: None, yielding=True)
+            work = thread.work(steps(), lambda _: None, resting=True)
             begin.set()
             await first
             before = idle
@@ -139,10 +139,25 @@ def test_work_that_yields_rests_while_the_calm_are_about_and_not_else() -> None:
     assert min(asyncio.run(rests(about=False))) < REST * SLICE_S
 
 
+def test_long_work_of_the_calm_takes_no_rest_and_waits_for_none() -> None:
+    """A writer that was served much catches up with it while it is about itself."""
+
+    async def scenario() -> None:
+        stop = threading.Event()
+        with running(shared=lambda: True) as thread:
+            crowd = thread.work(spin(stop), lambda _: None, resting=True)
+            calm = thread.work((threading.Event().wait(SLICE_S) or None for _ in range(50)), lambda _: None, yielding=True)
+            await asyncio.wait_for(calm.done, 30)
+            assert not crowd.done.done()
+            stop.set()
+
+    asyncio.run(scenario())
+
+
 def test_stopping_waits_for_no_rest() -> None:
     async def scenario() -> None:
         with running(shared=lambda: True) as thread:
-            work = thread.work(iter([None] * 3), lambda _: None, yielding=True)
+            work = thread.work(iter([None] * 3), lambda _: None, resting=True)
         await asyncio.wait_for(work.done, 10)
 
     asyncio.run(scenario())
