@@ -19,9 +19,10 @@ from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
+
+from .lean_torch import torch
 
 Vectors = npt.NDArray[np.float32]
 

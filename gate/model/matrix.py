@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gate.model.unit import unit
+
+from .lean_torch import torch
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int32]

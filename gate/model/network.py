@@ -14,10 +14,11 @@ from typing import Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 from safetensors.torch import load
 
 from gate.model.features import FEATURES
+
+from .lean_torch import torch
 
 Floats = npt.NDArray[np.float32]
 
