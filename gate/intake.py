@@ -411,7 +411,7 @@ class Intake:
             ]
             await self.shard.sequencer.commit(t, events)
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         await self._sync(p, reply, request_id)
 
     # --- operators and the home -------------------------------------------------------------------

@@ -44,9 +44,10 @@ from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.lifecycle.ends import SESSION, end_events, of_session
 from gate.pages import Page, following
+from gate.quotas import full
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import check_standing, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -77,10 +78,10 @@ class Operators:
             case Hold():
                 return await self._hold(p, req)
             case Release():
-                released = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message))
+                released = await self.acting(p, lambda: self.shard.holds.release(p, req.case, req.message))
                 return await self.shard.holds.shown(p, released, req.request_id)
             case Review():
-                await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
+                await self.acting(p, lambda: self.shard.holds.review(p, req))
                 return await self.whys.answer(p, Why(id=req.id, request_id=req.request_id))
             case Erase():
                 _checked_selector(req.selector)
@@ -130,13 +131,27 @@ class Operators:
         self.shard.sequencer.submit(tenant.account, Operation(tenant.account, run))
         return await done
 
+    async def acting(self, p: Principal, make: Any) -> Any:
+        """The same for a principal: nothing is done for one that was revoked before its turn came, nor in a tenant that has used
+        up what it may add to the ledger beyond its memories: one operator's holds would fill it for all tenants.
+        """
+
+        async def run() -> Any:
+            check_standing(p.tenant, p.agent, p.key, self.shard.now_ms())
+            most = p.tenant.quotas.tenant_bytes + p.tenant.quotas.tenant_reserve
+            if p.tenant.bytes >= most:
+                raise full("bytes", "tenant", most, p.tenant.bytes)
+            return await make()
+
+        return await self.barrier(p.tenant, run)
+
     async def _hold(self, p: Principal, req: Hold) -> Frame:
         _checked_selector(req.selector)
         if req.dry_run or not (req.plan or req.now):
             return await self.shard.holds.plans.plan(p, req)
         holds = self.shard.holds
         named = await holds.named(p, req)
-        held: Held = await self.barrier(p.tenant, lambda: holds.hold(p, req, named))
+        held: Held = await self.acting(p, lambda: holds.hold(p, req, named))
         return await holds.shown(p, held.case, req.request_id, held=held)
 
     async def _cases(self, p: Principal, req: CaseQuery) -> Frame:
@@ -193,7 +208,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            await self.barrier(t, lambda: self._close(p, ctx, req.message))
+            await self.acting(p, lambda: self._close(p, ctx, req.message))
         labels, exposed = ctx.labels, cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
         return ContextAnswer(

@@ -51,7 +51,9 @@ KEYS_MAX: Final = 10_000
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be in flight and kept: of one agent, and of one tenant. `[quotas]` in cordon.toml sets them for the home.
 
-    Bytes are those of the ledger. Half of what may be held may wait for a review: the others are held by cases.
+    Bytes are those of the ledger; `tenant_reserve`: so many more for what isn't a memory (holds, reviews, closes, erasures). Half
+    of what may be held may wait for a review: the others are held by cases. Readers: entries of all different `readers` of
+    memories, which stay in memory (some 150 B each) and are gone through once for each agent that asks.
     """
 
     agent_in_flight: int = 64
@@ -62,6 +64,9 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tenant_held: int = 10_000
     tenant_review: int = 5_000
     tenant_bytes: int = 4 << 30
+    tenant_reserve: int = 1 << 30
+    agent_readers: int = 1 << 14
+    tenant_readers: int = 1 << 17
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

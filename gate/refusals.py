@@ -236,6 +236,11 @@ TABLE: dict[str, Wording] = {
     "erasure_unknown": Wording("rejected", "There is no such erasure.", "List them with `cordon erasure list`."),
     "legal_hold_unknown": Wording("rejected", "There is no such legal hold.", "List them with `cordon legal-hold list`."),
     "legal_hold_lifted": Wording("conflict", "This legal hold is lifted already.", "Place a new one if it is needed."),
+    "legal_hold_elsewhere": Wording(
+        "denied",
+        "A memory of this legal hold is in a project or above a clearance that this credential doesn't have.",
+        "Lift it with a credential that has all of it, as the one that placed it had.",
+    ),
     "legal_hold_of_another": Wording(
         "denied", "A legal hold is lifted by the person who placed it.", "Ask that person: `cordon legal-hold list` names them."
     ),

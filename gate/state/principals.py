@@ -55,6 +55,7 @@ class Agent:
     held: int = 0  # how many of its memories are held now; of the root of a chain those of all in it count too
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
+    readers: int = 0  # entries of the `readers` that its memories were the first to have
     in_flight: int = 0
     crowding: Crowding = field(default_factory=Crowding)
     seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -268,3 +268,36 @@ def test_a_gateways_users_pay_for_their_sessions_and_their_helpers() -> None:
     helper = delegated(story, session)
     payer = story.t.agents.payer
     assert [payer(p.agent) for p in (session, helper, other)] == [session.agent, session.agent, other.agent]
+
+
+# --- readers ------------------------------------------------------------------------------------------------
+def test_different_readers_are_kept_only_up_to_a_quota_and_known_ones_cost_nothing() -> None:
+    story = Story()
+    chief, other = story.agent("chief"), story.agent("other")
+    child, third = delegated(story, chief), story.agent("third")
+    story.t.quotas = Quotas(agent_readers=3, tenant_readers=5)
+    seen = [["agent:chief", "agent:other"]]
+
+    def written(by: Principal, readers: list[list[str]] | None, declared: Sequence[int] = ()) -> E.MemoryWritten:
+        event = decide(story.draft(by, readers=readers, declared=declared), "", story.ms)
+        story.apply(event)
+        return event
+
+    assert [written(by, seen).holds for by in (chief, child, other)] == [[], [], []]
+    assert (chief.agent.readers, child.agent.readers, other.agent.readers, story.t.reader_entries) == (2, 0, 0, 2)
+    for by in (chief, child):
+        with pytest.raises(Refused) as refused:
+            written(by, [["agent:x", "agent:y"]])
+        assert (refused.value.code, refused.value.field, refused.value.detail) == (
+            "quota_full",
+            "readers",
+            {"whose": "agent", "used": 2},
+        )
+    assert not written(other, [["agent:x", "agent:y"]]).holds
+    with pytest.raises(Refused) as refused:
+        written(third, [["role:agent", "role:ingest"]])
+    assert refused.value.detail == {"whose": "tenant", "used": 4}
+    both = [s for s in range(1, story.t.columns.n) if story.t.columns.readers[s]][-2:]
+    joined = written(chief, None, declared=both)
+    assert joined.holds == ["readers_too_complex"], "what its parents bring along is held, not refused"
+    assert joined.readers == [[]], "and is for nobody"
