@@ -295,6 +295,8 @@ class Intake:
         if not s.reads.healthy:
             raise Refused("ledger_unreachable")
         s.room.check_read()
+        if (over := s.over_share(t, p.agent)) is not None:
+            raise over
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
         for field, most in (

@@ -266,7 +266,8 @@ TABLE: dict[str, Wording] = {
     "quota_full": Wording(
         "rejected",
         "A quota of what is kept is used up.",
-        "Have memories reviewed and cases released (held, review), or give more room under [quotas] in cordon.toml.",
+        "Have memories reviewed and cases released (held, review), give more room under [quotas] in cordon.toml, or (reads) with "
+        "`cordon broker room`.",
     ),
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
-from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket, Limit
+from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Aging, Bucket, Limit
 from gate.turns import Crowding
 
 from .seats import Seats
@@ -56,6 +56,7 @@ class Agent:
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
     readers: int = 0  # entries of the `readers` that its memories were the first to have
+    recorded: Aging | None = None  # bytes in READS, once there are some: of the root of a chain those of all in it
     in_flight: int = 0
     crowding: Crowding = field(default_factory=Crowding)
     seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key

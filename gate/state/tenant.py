@@ -23,7 +23,7 @@ from gate.config import DAY_MS
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
-from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Bucket
+from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Aging, Bucket
 
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
@@ -96,6 +96,7 @@ class Tenant:
         self.memories = 0
         self.review_total = 0  # memories that wait for one
         self.bytes = 0  # of all its events in the ledger
+        self.recorded = Aging()  # bytes in READS
         self.quotas = DEFAULT
         self.in_flight = 0
         self.writes, self.reads = Bucket(TENANT_WRITES), Bucket(TENANT_READS)
@@ -539,6 +540,15 @@ class Tenant:
 
     def was_served(self, agent: Agent, seq: int) -> bool:
         return self.served_to.has(agent.number, seq)
+
+    def note_recorded(self, record: E.AnyRecord, size: int) -> None:
+        """A record of so many bytes is in READS."""
+        self.recorded.add(record.ms, size)
+        agent = None if isinstance(record, E.Withdrawn) else self.agents.by_id.get(record.agent)
+        if agent is not None:
+            payer = self.agents.payer(agent)
+            payer.recorded = payer.recorded or Aging()
+            payer.recorded.add(record.ms, size)
 
     def replay_read(self, record: E.AnyRecord) -> None:
         """Apply a READS record to the context it belongs to, or what the audit noted of a key."""

@@ -13,15 +13,18 @@ import pytest
 import bus
 import bus.testing
 from bus.errors import ConfigError, Unavailable
+from gate.config import DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.quotas import (
     AGENT_WRITES,
     DEFAULT,
+    READS_DAYS,
     REFUSAL_DELAY_MOST_S,
     REFUSAL_DELAY_S,
     REFUSALS,
     REFUSALS_WAITING_MAX,
+    Aging,
     Bucket,
     Limit,
     Patience,
@@ -301,3 +304,13 @@ def test_different_readers_are_kept_only_up_to_a_quota_and_known_ones_cost_nothi
     joined = written(chief, None, declared=both)
     assert joined.holds == ["readers_too_complex"], "what its parents bring along is held, not refused"
     assert joined.readers == [[]], "and is for nobody"
+
+
+def test_what_is_recorded_leaves_with_its_age() -> None:
+    kept = Aging()
+    for day in range(READS_DAYS + 10):
+        kept.add(day * DAY_MS, 10)
+    last = (READS_DAYS + 9) * DAY_MS
+    assert kept.total(last) == 10 * (READS_DAYS + 1)
+    assert kept.total(last + 50 * DAY_MS) == 10 * (READS_DAYS - 49)
+    assert kept.total(last + 500 * DAY_MS) == 0
