@@ -38,7 +38,7 @@ from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
 from gate.containment.plans import counted_of, seen_of
-from gate.containment.selection import known_agent, resolve
+from gate.containment.selection import NAMED_AT_ONCE, known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
@@ -51,6 +51,7 @@ from gate.rights import check_standing, decide, has_project, labels_here, shares
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
+from gate.steps import in_parts
 from gate.why import Whys, cases_seen, edge
 from gate.writing.redact import redact
 from gate.writing.sequencer import Operation, noted
@@ -259,14 +260,18 @@ class Operators:
             held += int(np.count_nonzero(c.held[seen]))
             edges += t.up.count(seen)
             await asyncio.sleep(0)
-        agents = [a for a in t.agents.all if shares_project(p, a)]
+        agents, roots = 0, set[int]()
+        async for some in in_parts(t.agents.all, NAMED_AT_ONCE):
+            here = [a for a in some if shares_project(p, a)]
+            agents += len(here)
+            roots.update(a.root for a in here)
         counts = {
             "memories": memories,
             "held": held,
             "edges": edges,
-            "agents": len(agents),
+            "agents": agents,
             "cases_open": sum(1 for k in t.cases.values() if k.state == "open" and visible_rows(p, k.all_members())),
-            "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
+            "contexts": sum(1 for root in roots if t.agents.all[root].id in t.contexts),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
@@ -276,7 +281,7 @@ def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:
     if p.role == "supervisor":
         return
     t, at, labels = p.tenant, p.tenant.columns.at, ctx.labels
-    projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
+    projects = {name for number in ctx.family for name in t.agents.all[number].projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
     if MANY in labels.comp or len(labels_here(p, labels.comp)) < len(labels.comp):  # of what fell out of its window, too
         raise Refused("context_elsewhere", field="agent")

@@ -314,3 +314,20 @@ def test_what_is_recorded_leaves_with_its_age() -> None:
     assert kept.total(last) == 10 * (READS_DAYS + 1)
     assert kept.total(last + 50 * DAY_MS) == 10 * (READS_DAYS - 49)
     assert kept.total(last + 500 * DAY_MS) == 0
+
+
+# --- whom an operator names -----------------------------------------------------------------------------------
+def test_descendants_and_ends_of_ids_are_found_as_by_a_walk_through_all() -> None:
+    story = Story()
+    chief, gateway = story.agent("chief"), story.agent("gateway", "user_gateway")
+    child = delegated(story, chief)
+    session = delegated(story, gateway, "ann")
+    for by in (child, session, chief, gateway, child):
+        delegated(story, delegated(story, by, "bob"))
+    everybody = story.t.agents
+    for agent in everybody.all:
+        walked = [agent.number, *(a.number for a in everybody.all if agent.id in a.chain)]
+        assert sorted(everybody.with_descendants(agent)) == walked
+        for tail in (agent.text[-8:], agent.text[-12:], agent.text.removeprefix("agt_"), agent.text):
+            assert everybody.ending(tail) == [a for a in everybody.all if a.text.endswith(tail)]
+        assert everybody.ending("x" + agent.text) == everybody.ending(f"{'u' * 8}") == []
