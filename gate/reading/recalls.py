@@ -213,7 +213,7 @@ class Recalls:
         s.reads_seq = seq
         s.room.recorded(len(data))
         for x in batch:
-            x.tenant.note_recorded(x.record, x.weight)
+            x.tenant.note_recorded(x.record, len(x.data.data))  # as a replay counts it
         s.lineage.put("READS", seq, s.event_rows.reads([(x.tenant, x.record) for x in batch]))
 
     def _answer(self, t: Tenant, a: Ask) -> None:
