@@ -152,8 +152,6 @@ class Delegations:
 
         async def run() -> None:
             now_ms = self.shard.now_ms()
-            if not p.agent.stands(p.key, now_ms):
-                raise Refused("parent_revoked")
             if self._known(p, wish.key, name, grant, now_ms) is not None:
                 return
             self._check_room(p, now_ms)
@@ -177,7 +175,7 @@ class Delegations:
             )
             await self.shard.sequencer.commit(t, [Stored(event)])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         return t.agents.by_key[wish.key]
 
     def _delegated(self, p: Principal, wish: Delegate, grant: Grant, child: Agent, jwt: str, *, duplicate: bool) -> Delegated:

@@ -70,8 +70,9 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
             with suppress(CordonError):
-                state = await stream_state(nc, streams(shard.number)[0], patience_s=1)
-                shard.room.ledger_is(state.bytes, state.max_bytes)
+                ledger, reads = [await stream_state(nc, name, patience_s=1) for name in streams(shard.number)]
+                shard.room.ledger_is(ledger.bytes, ledger.max_bytes)
+                shard.room.reads_are(reads.bytes, reads.max_bytes)
         if loop.time() >= next_notice:
             next_notice = loop.time() + NOTICE_AGAIN_S
             for t in shard.tenants.values():

@@ -17,7 +17,7 @@ from bus.identity import RegistryEntry
 from bus.subjects import Inbound, is_token
 
 from .refusals import Refused
-from .rights import NOTHING, Row, allow, enter
+from .rights import NOTHING, Row, allow, check_standing, enter
 from .state.principals import Agent
 from .state.tenant import Tenant
 
@@ -26,6 +26,7 @@ SINGLE_TAGS: Final = frozenset({"tenant", "ceiling", "user", "person", "depth"})
 MANY_TAGS: Final = frozenset({"project", "see", "tool", "verb"})
 TOOL_RESULT: Final = ORIGINS.index("tool_result")
 DEPTHS: Final = tuple(str(n) for n in range(1, DEPTH_MAX + 1))
+RIGHTS_KEPT: Final = 10_000  # of credentials that asked lately: some 4 KB each
 DEFAULT_CLEARANCE: Final = 0  # no `see:` tag: public only
 
 
@@ -138,10 +139,7 @@ class Identifier:
             raise Refused("agent_unregistered")
         if agent.role != rights.role:
             raise Refused("identity_mismatch")
-        if not agent.stands(info.user, self.now_ms()):
-            raise _fallen(agent, info.user, self.now_ms())
-        if tenant.suspended:
-            raise Refused("tenant_suspended")
+        check_standing(tenant, agent, info.user, self.now_ms())
         user_hash = tenant.user_of(rights.user)
         _check_delegated(agent, rights, user_hash)
         if user_hash:
@@ -162,17 +160,10 @@ class Identifier:
             entry = self.registry.get(info.issuer_key)
             if entry is None or entry.tenant != info.acc:
                 raise Refused("issuer_unknown")
-            if len(self._rights) > 100_000:
+            if len(self._rights) >= RIGHTS_KEPT:
                 self._rights.clear()
             rights = self._rights[key] = rights_of(entry, info.tags)
         return rights
-
-
-def _fallen(agent: Agent, key: str, now_ms: int) -> Refused:
-    """Why its key speaks for an agent no more."""
-    if agent.whole or key in agent.revoked:
-        return Refused("credential_revoked")
-    return Refused("credential_expired" if agent.expires_ms and agent.expires_ms <= now_ms else "parent_revoked")
 
 
 def _check_delegated(agent: Agent, rights: Rights, user_hash: str) -> None:

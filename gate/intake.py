@@ -295,6 +295,8 @@ class Intake:
         if not s.reads.healthy:
             raise Refused("ledger_unreachable")
         s.room.check_read()
+        if (over := s.over_share(t, p.agent)) is not None:
+            raise over
         if q.min_position > t.position:
             raise Refused("behind", field="min_position")
         for field, most in (
@@ -411,7 +413,7 @@ class Intake:
             ]
             await self.shard.sequencer.commit(t, events)
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         await self._sync(p, reply, request_id)
 
     # --- operators and the home -------------------------------------------------------------------

@@ -38,18 +38,20 @@ from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
 from gate.containment.holds import Held
 from gate.containment.plans import counted_of, seen_of
-from gate.containment.selection import known_agent, resolve
+from gate.containment.selection import NAMED_AT_ONCE, known_agent, resolve
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.lifecycle.ends import SESSION, end_events, of_session
 from gate.pages import Page, following
+from gate.quotas import full
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import check_standing, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
+from gate.steps import in_parts
 from gate.why import Whys, cases_seen, edge
 from gate.writing.redact import redact
 from gate.writing.sequencer import Operation, noted
@@ -77,10 +79,10 @@ class Operators:
             case Hold():
                 return await self._hold(p, req)
             case Release():
-                released = await self.barrier(p.tenant, lambda: self.shard.holds.release(p, req.case, req.message))
+                released = await self.acting(p, lambda: self.shard.holds.release(p, req.case, req.message))
                 return await self.shard.holds.shown(p, released, req.request_id)
             case Review():
-                await self.barrier(p.tenant, lambda: self.shard.holds.review(p, req))
+                await self.acting(p, lambda: self.shard.holds.review(p, req))
                 return await self.whys.answer(p, Why(id=req.id, request_id=req.request_id))
             case Erase():
                 _checked_selector(req.selector)
@@ -130,13 +132,27 @@ class Operators:
         self.shard.sequencer.submit(tenant.account, Operation(tenant.account, run))
         return await done
 
+    async def acting(self, p: Principal, make: Any) -> Any:
+        """The same for a principal: nothing is done for one that was revoked before its turn came, nor in a tenant that has used
+        up what it may add to the ledger beyond its memories: one operator's holds would fill it for all tenants.
+        """
+
+        async def run() -> Any:
+            check_standing(p.tenant, p.agent, p.key, self.shard.now_ms())
+            most = p.tenant.quotas.tenant_bytes + p.tenant.quotas.tenant_reserve
+            if p.tenant.bytes >= most:
+                raise full("bytes", "tenant", most, p.tenant.bytes)
+            return await make()
+
+        return await self.barrier(p.tenant, run)
+
     async def _hold(self, p: Principal, req: Hold) -> Frame:
         _checked_selector(req.selector)
         if req.dry_run or not (req.plan or req.now):
             return await self.shard.holds.plans.plan(p, req)
         holds = self.shard.holds
         named = await holds.named(p, req)
-        held: Held = await self.barrier(p.tenant, lambda: holds.hold(p, req, named))
+        held: Held = await self.acting(p, lambda: holds.hold(p, req, named))
         return await holds.shown(p, held.case, req.request_id, held=held)
 
     async def _cases(self, p: Principal, req: CaseQuery) -> Frame:
@@ -193,7 +209,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            await self.barrier(t, lambda: self._close(p, ctx, req.message))
+            await self.acting(p, lambda: self._close(p, ctx, req.message))
         labels, exposed = ctx.labels, cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
         return ContextAnswer(
@@ -244,14 +260,18 @@ class Operators:
             held += int(np.count_nonzero(c.held[seen]))
             edges += t.up.count(seen)
             await asyncio.sleep(0)
-        agents = [a for a in t.agents.all if shares_project(p, a)]
+        agents, roots = 0, set[int]()
+        async for some in in_parts(t.agents.all, NAMED_AT_ONCE):
+            here = [a for a in some if shares_project(p, a)]
+            agents += len(here)
+            roots.update(a.root for a in here)
         counts = {
             "memories": memories,
             "held": held,
             "edges": edges,
-            "agents": len(agents),
+            "agents": agents,
             "cases_open": sum(1 for k in t.cases.values() if k.state == "open" and visible_rows(p, k.all_members())),
-            "contexts": len({a.root for a in agents} & {x.root for x in t.contexts.values()}),
+            "contexts": sum(1 for root in roots if t.agents.all[root].id in t.contexts),
         }
         return Stats(agent=p.key, request_id=req.request_id, counts=counts, position=t.position)
 
@@ -261,7 +281,7 @@ def _may_close(p: Principal, ctx: Context, now_ms: int) -> None:
     if p.role == "supervisor":
         return
     t, at, labels = p.tenant, p.tenant.columns.at, ctx.labels
-    projects = {name for a in t.agents.all if a.root == ctx.root for name in a.projects}
+    projects = {name for number in ctx.family for name in t.agents.all[number].projects}
     projects |= {t.project_names[at.project[s]] for s in ctx.served}  # an agent's projects may have become fewer
     if MANY in labels.comp or len(labels_here(p, labels.comp)) < len(labels.comp):  # of what fell out of its window, too
         raise Refused("context_elsewhere", field="agent")

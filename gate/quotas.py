@@ -18,6 +18,7 @@ import msgspec
 
 from bus.errors import ConfigError
 
+from .config import DAY_MS
 from .refusals import Refused
 
 
@@ -46,12 +47,16 @@ REFUSAL_GAP_S: Final = 0.005  # and so much more for each that waits: they, and 
 REFUSAL_DELAY_MOST_S: Final = 3.0  # a client waits 5 s for one answer
 REFUSALS_WAITING_MAX: Final = 1_024  # of one key; beyond it a request has no answer
 KEYS_MAX: Final = 10_000
+READS_DAYS: Final = 90  # a record of READS is kept so long
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be in flight and kept: of one agent, and of one tenant. `[quotas]` in cordon.toml sets them for the home.
 
-    Bytes are those of the ledger. Half of what may be held may wait for a review: the others are held by cases.
+    Bytes are those of the ledger; `tenant_reserve`: so many more for what isn't a memory (holds, reviews, closes, erasures). Half
+    of what may be held may wait for a review: the others are held by cases. Readers: entries of all different `readers` of
+    memories, which stay in memory (some 150 B each) and are gone through once for each agent that asks. Reads:
+    bytes in READS, which count only when that is nearly full: alone one may have most of it.
     """
 
     agent_in_flight: int = 64
@@ -62,6 +67,11 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tenant_held: int = 10_000
     tenant_review: int = 5_000
     tenant_bytes: int = 4 << 30
+    tenant_reserve: int = 1 << 30
+    agent_readers: int = 1 << 14
+    tenant_readers: int = 1 << 17
+    agent_reads: int = 1 << 30
+    tenant_reads: int = 4 << 30
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -101,6 +111,30 @@ def too_many(field: str, whose: Whose, limit: int, used: int | None = None) -> R
 def full(field: str, whose: Whose, limit: int, used: int) -> Refused:
     """The refusal of something that there is no more room to keep."""
     return Refused("quota_full", field=field, limit=limit, detail={"whose": whose, "used": used})
+
+
+class Aging:
+    """Bytes that leave by themselves with age, as records in READS do: by the day on which they came."""
+
+    __slots__ = ("_by_day", "_total")
+
+    def __init__(self) -> None:
+        self._by_day: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, ms: int, size: int) -> None:
+        day = ms // DAY_MS
+        if day not in self._by_day:
+            self.total(ms)
+        self._by_day[day] = self._by_day.get(day, 0) + size
+        self._total += size
+
+    def total(self, now_ms: int) -> int:
+        """Of those that are still there."""
+        oldest = now_ms // DAY_MS - READS_DAYS
+        for day in [day for day in self._by_day if day < oldest]:
+            self._total -= self._by_day.pop(day)
+        return self._total
 
 
 @dataclass(slots=True)

@@ -397,6 +397,7 @@ class Recovery:
             if t is None or decoded is None:
                 raise LedgerCorrupt(f"READS names tenant {record.tenant}, which the ledger doesn't know.", block=block.header.no)
             t.replay_read(decoded)
+            t.note_recorded(decoded, len(record.data))
             records.append((t, decoded))
         self.records += len(records)
         s.reads_seq = block.header.no

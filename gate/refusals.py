@@ -236,6 +236,11 @@ TABLE: dict[str, Wording] = {
     "erasure_unknown": Wording("rejected", "There is no such erasure.", "List them with `cordon erasure list`."),
     "legal_hold_unknown": Wording("rejected", "There is no such legal hold.", "List them with `cordon legal-hold list`."),
     "legal_hold_lifted": Wording("conflict", "This legal hold is lifted already.", "Place a new one if it is needed."),
+    "legal_hold_elsewhere": Wording(
+        "denied",
+        "A memory of this legal hold is in a project or above a clearance that this credential doesn't have.",
+        "Lift it with a credential that has all of it, as the one that placed it had.",
+    ),
     "legal_hold_of_another": Wording(
         "denied", "A legal hold is lifted by the person who placed it.", "Ask that person: `cordon legal-hold list` names them."
     ),
@@ -261,7 +266,8 @@ TABLE: dict[str, Wording] = {
     "quota_full": Wording(
         "rejected",
         "A quota of what is kept is used up.",
-        "Have memories reviewed and cases released (held, review), or give more room under [quotas] in cordon.toml.",
+        "Have memories reviewed and cases released (held, review), give more room under [quotas] in cordon.toml, or (reads) with "
+        "`cordon broker room`.",
     ),
     "issuer_unreachable": Wording(
         "unavailable", "The issuer, which signs credentials, does not answer.", "Try again; nothing was delegated.", 0.5

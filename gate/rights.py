@@ -32,6 +32,7 @@ from .state.projects import Project
 
 if TYPE_CHECKING:
     from .identify import Principal
+    from .state.tenant import Tenant
 
 Tree = Literal["mem", "ops", "adm"]
 PROJECT_SCOPE: Final = SCOPES.index("project")
@@ -39,6 +40,25 @@ USER_SCOPE: Final = SCOPES.index("user")
 TASK_SCOPE: Final = SCOPES.index("task")
 RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
 Mask = npt.NDArray[np.bool_]
+
+
+# --- standing -------------------------------------------------------------------------------------------
+def check_standing(t: Tenant, agent: Agent, key: str, now_ms: int) -> None:
+    """Raises Refused unless the key still speaks for its agent, in a tenant that is served."""
+    if not agent.stands(key, now_ms):
+        if agent.whole or key in agent.revoked:
+            raise Refused("credential_revoked")
+        raise Refused("credential_expired" if agent.expires_ms and agent.expires_ms <= now_ms else "parent_revoked")
+    if t.suspended:
+        raise Refused("tenant_suspended")
+
+
+def remain(p: Principal, now_ms: int) -> None:
+    """Ask again, when a write is decided and when an answer leaves: whoever was revoked or has left meanwhile is refused, or
+    whose project was closed. So nothing of an agent comes after its revocation, or past a hold of all that it wrote.
+    """
+    check_standing(p.tenant, p.agent, p.key, now_ms)
+    enter(p)
 
 
 # --- projects -------------------------------------------------------------------------------------------
@@ -49,9 +69,7 @@ def has_project(p: Principal, name: str) -> bool:
 
 
 def enter(p: Principal) -> Project:
-    """The request's project, if it is open to this principal for its verb; raises Refused. Asked at the door, and again when a
-    write is decided and when an answer leaves: a project may have been closed to it meanwhile.
-    """
+    """The request's project, if it is open to this principal for its verb; raises Refused."""
     if p.tenant.deleted:
         raise Refused("tenant_deleted")
     projects = p.tenant.projects

@@ -14,6 +14,7 @@ from gate.config import LEDGER_FULL_SHARE
 from gate.ledger import events as E
 from gate.refusals import Refused
 
+READS_SHARED_SHARE: Final = 0.8  # beyond it who has used most of READS records no more there
 LEDGER_RESERVED_SHARE: Final = 0.95  # beyond it containment alone: 500 MiB of 10 GiB, a case of 8,192 members takes 30 KiB
 DRAFTS_FREE_BYTES: Final = 256 << 20  # with less than this on the disk no drafts …
 DRAFTS_FREE_SHARE: Final = 0.1  # … or on a small one less than this
@@ -34,12 +35,21 @@ class Room:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._bytes = self._max = 0
+        self._reads = self._reads_max = 0
         self._free = self._disk = 0
 
     # --- what is known
     def ledger_is(self, size: int, most: int) -> None:
         """As the broker says; `most` ≤ 0: without a limit."""
         self._bytes, self._max = size, max(0, most)
+
+    def reads_are(self, size: int, most: int) -> None:
+        """The same of READS."""
+        self._reads, self._reads_max = size, max(0, most)
+
+    def recorded(self, size: int) -> None:
+        """A block was added to READS since."""
+        self._reads += size + MESSAGE_BYTES
 
     def appended(self, size: int) -> None:
         """A block was added since."""
@@ -58,6 +68,11 @@ class Room:
     @property
     def ledger_share(self) -> float:
         return self._bytes / self._max if self._max else 0.0
+
+    @property
+    def reads_crowded(self) -> bool:
+        """Whether READS has no room for whoever has used most of it."""
+        return bool(self._reads_max) and self._reads >= READS_SHARED_SHARE * self._reads_max
 
     # --- who may
     def check_draft(self) -> None:
@@ -90,6 +105,9 @@ class Room:
             who = "drafts are" if self.ledger_share < LEDGER_RESERVED_SHARE else "all but questions, holds and erasures is"
             way = "`cordon broker room --ledger GIB` gives it more"
             found.append(f"the ledger is {self.ledger_share:.0%} full: {who} refused (ledger_full); {way}")
+        if self.reads_crowded:
+            share, way = self._reads / self._reads_max, "`cordon broker room --reads GIB` gives it more"
+            found.append(f"READS is {share:.0%} full: questions of those who fill it are refused (quota_full reads); {way}")
         if self._disk_below(DRAFTS_FREE_BYTES, DRAFTS_FREE_SHARE):
             who = "drafts and questions" if self._disk_below(OTHERS_FREE_BYTES, OTHERS_FREE_SHARE) else "drafts"
             found.append(f"the disk has {self._free >> 20} MiB left: {who} are refused (disk_full); make room")

@@ -40,12 +40,13 @@ from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections.catalog import Catalog
 from gate.projections.lineage import LineageStore
-from gate.quotas import DEFAULT, Quotas
+from gate.quotas import DEFAULT, Quotas, full
 from gate.reading.admit import Admission
 from gate.reading.ask import Ask
 from gate.reading.recalls import Recalls
 from gate.refusals import Refused
 from gate.room import Room
+from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.turns import Pace
 from gate.verifying.answers import Answers
@@ -293,6 +294,18 @@ class Shard:
     def push_notice(self, t: Tenant, key: str, notice: Notice) -> None:
         self.outbox.send(subjects.notice(t.account, key), frames.encode(notice))
 
+    def over_share(self, t: Tenant, agent: Agent | None) -> Refused | None:
+        """The refusal of one more record, where READS is nearly full, to whose family or tenant fills it."""
+        if not self.room.reads_crowded:
+            return None
+        now_ms, q = self.now_ms(), t.quotas
+        recorded = t.agents.payer(agent).recorded if agent is not None else None
+        used = recorded.total(now_ms) if recorded is not None else 0
+        if used >= q.agent_reads:
+            return full("reads", "agent", q.agent_reads, used)
+        used = t.recorded.total(now_ms)
+        return full("reads", "tenant", q.tenant_reads, used) if used >= q.tenant_reads else None
+
     # --- audit ------------------------------------------------------------------------------------
     def audit(self, p: Principal, code: str, *, memory: int = 0) -> None:
         """Note a look at text by an operator: never folded."""
@@ -306,6 +319,8 @@ class Shard:
 
     def audit_unknown(self, t: Tenant, key: str, verb: str, project: str, code: str, agent: bytes = b"") -> None:
         """Note a refusal: AUDITS_PER_MINUTE for each key and code, then only a count, written when the minute is over."""
+        if self.over_share(t, t.agents.by_id.get(agent)) is not None:  # nobody's refusals take the room of others' questions
+            return
         now_ms = self.now_ms()
         minute = now_ms // 60_000
         at, count = self._audits.get((key, code), (minute, 0))

@@ -187,7 +187,9 @@ class Holds:
             raise Refused("case_closed", field="case")
         if case.state == "pending":
             raise Refused("case_pending", field="case")
-        if case.agent != p.agent.number and not decide_all(p, case.roots):
+        # Of suspects some may be elsewhere: who opened that case ends it, as long as there is anything of it that it may see.
+        opened = case.agent == p.agent.number and bool(visible_rows(p, case.all_members()))
+        if not opened and not decide_all(p, case.roots):
             raise Refused("case_elsewhere", field="case")
         now_ms = self.shard.now_ms()
         stored = [

@@ -124,10 +124,11 @@ class Plans:
             roots, closure.nodes.astype("<i4").tobytes(), suspects if req.suspects else [], policy, generation, p.agent.id,
             case.id if case is not None else b"",
         )  # fmt: skip
-        plan_id, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
+        now_ms = self.shard.now_ms()
+        plan_id, expires_ms = ids.new_raw(now_ms), now_ms + PLAN_MS
         catalog = self.shard.indexes[t.account].catalog
         with suppress(ProjectionUnwritable):  # it is kept in memory as well
-            await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms)
+            await self.shard.index.call(catalog.save_plan, plan_id, _encode_plan(record), expires_ms, now_ms)
         self._kept[t.account, plan_id] = record, expires_ms
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]

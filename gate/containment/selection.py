@@ -60,7 +60,7 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
         kind, _, value = term.partition(":")
         if kind == "agent" and value:
             agent = known_agent(p, value)
-            family = [agent.number, *(a.number for a in t.agents.all if agent.id in a.chain)]
+            family = t.agents.with_descendants(agent)
             found |= set(np.flatnonzero(np.isin(c.actor[:n], family) & (c.kind[:n] >= 0)).tolist())
         elif kind == "user" and value:
             user = t.users.find(t.user_hash(value))
@@ -130,7 +130,7 @@ def find_agent(t: Tenant, name: str) -> Agent:
     """An agent by name, id or the end of its id."""
     agent = t.agents.by_name.get(name) or t.agents.by_key.get(name)
     if agent is None and len(name) >= 8:
-        found = [a for a in t.agents.all if a.text.endswith(name)]
+        found = t.agents.ending(name)
         agent = found[0] if len(found) == 1 else None
     if agent is None:
         raise Refused("agent_unknown", field="agent")

@@ -122,8 +122,9 @@ class Requests:
         if not p.rights.person:
             return Refused("person_missing")
         t = p.tenant
-        request, expires_ms = ids.new_raw(self.shard.now_ms()), self.shard.now_ms() + PLAN_MS
-        await self.shard.index.call(self.shard.indexes[t.account].catalog.save_plan, request, _encode(asked), expires_ms)
+        catalog, now_ms = self.shard.indexes[t.account].catalog, self.shard.now_ms()
+        request = ids.new_raw(now_ms)
+        await self.shard.index.call(catalog.save_plan, request, _encode(asked), now_ms + PLAN_MS, now_ms)
         cases, holds = _cases(t, asked.members), _legal_holds(t, asked.members)
         detail = {
             "request": ids.text("plan_", request),
@@ -175,7 +176,7 @@ class Requests:
             derived = min(asked.derived, len(members))
             await self.shard.sequencer.commit(t, [self._event(id_, asked, members, derived, second)])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         erasure = t.erasures[id_]
         self.shard.holds.notices.feed_members(t, erasure.members, "erased")
         self.shard.erasures.wake.set()
@@ -308,7 +309,7 @@ class Requests:
             )
             await self.shard.sequencer.commit(t, [event])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         return t.legal_holds[id_]
 
     async def _lift(self, p: Principal, req: LegalHoldRequest) -> state.LegalHold:
@@ -319,6 +320,8 @@ class Requests:
         hold = found[0]
         if hold.person != p.rights.person:
             raise Refused("legal_hold_of_another", field="lift")
+        if not decide_all(p, hold.members.tolist()):  # placed with another credential, or before this one lost a project
+            raise Refused("legal_hold_elsewhere", field="lift")
 
         async def run() -> None:
             if hold.lifted_ms:
@@ -331,7 +334,7 @@ class Requests:
             )
             await self.shard.sequencer.commit(t, [event])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         return hold
 
     def _legal_hold_shown(self, p: Principal, h: state.LegalHold) -> LegalHold:

@@ -82,7 +82,8 @@ class Pruning:
         plan, until = ids.new_raw(now_ms), now_ms + PLAN_MS
         kept = Kept(chosen.members, asked.project, sorted(asked.kinds), asked.before_ms, asked.task, asked.closing)
         if chosen.members:
-            await self.shard.index.call(self.shard.indexes[t.account].catalog.save_plan, plan, _encode(kept), until)
+            catalog = self.shard.indexes[t.account].catalog
+            await self.shard.index.call(catalog.save_plan, plan, _encode(kept), until, now_ms)
         return self._planned(p, plan if chosen.members else b"", until, chosen, asked, req.request_id)
 
     def _planned(self, p: Principal, plan: bytes, until: int, chosen: Chosen, asked: Asked, request_id: str) -> Pruned:
@@ -124,7 +125,7 @@ class Pruning:
             assert isinstance(event.event, E.LifeEnded)
             return event.event.end
 
-        end = t.ends[await self.shard.operators.barrier(t, run)]
+        end = t.ends[await self.shard.operators.acting(p, run)]
         return self._shown(p, end, req.request_id, left=len(kept.members) - len(end.members))
 
     async def _load(self, p: Principal, plan: str) -> tuple[bytes, Kept]:
@@ -159,7 +160,7 @@ class Pruning:
             )
             await self.shard.sequencer.commit(t, [event])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.acting(p, run)
         return self._shown(p, end, req.request_id)
 
     async def _list(self, p: Principal, req: Prune) -> Prunings:

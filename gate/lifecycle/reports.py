@@ -17,7 +17,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import decide, enter
+from gate.rights import decide, remain
 from gate.state.tenant import Tenant
 from gate.writing.lifetime import extended
 from gate.writing.sequencer import Stored
@@ -87,7 +87,7 @@ class Reports:
         events = []
         for told in round_.told:
             try:
-                enter(told.principal)
+                remain(told.principal, now_ms)
             except Refused as e:
                 told.refused = e
                 continue

@@ -30,6 +30,7 @@ from .queries import load_queries
 
 _log = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 1
+PLANS_KEPT: Final = 128  # the newest: one of 100,000 members is 400 KB
 COMMIT_ROWS: Final = 1_000  # beside COMMIT_S: a kill loses at most this much work, never data
 RETRY_S: Final = 1.0  # so often a file that couldn't be written is tried again
 COMMIT_S: Final = 1.0  # of many tenants each has few rows a second, and a commit costs as much as ten rows
@@ -316,8 +317,10 @@ class Catalog:
             return [seq for (seq,) in self._db.execute(_SQL["erased"]).fetchall()]
 
     # --- plans --------------------------------------------------------------------------------------
-    def save_plan(self, plan_id: bytes, blob: bytes, expires_ms: int) -> None:
+    def save_plan(self, plan_id: bytes, blob: bytes, expires_ms: int, now_ms: int) -> None:
+        """Keep a plan until it expires, or PLANS_KEPT newer ones are here. Those that can't be used any more go."""
         self._change_plan("insert_plan", (plan_id, blob, expires_ms))
+        self._change_plan("prune_plans", (now_ms, PLANS_KEPT))
 
     def load_plan(self, plan_id: bytes, now_ms: int) -> bytes | None:
         """The plan, unless it is unknown, used or expired."""
@@ -331,10 +334,6 @@ class Catalog:
     def use_plan(self, plan_id: bytes, now_ms: int) -> bool:
         """True for exactly one caller, and only before the plan expires; on disk when this returns."""
         return self._change_plan("use_plan", (plan_id, now_ms)) == 1
-
-    def prune_plans(self, now_ms: int) -> int:
-        """Delete used and expired plans; returns how many."""
-        return self._change_plan("prune_plans", (now_ms,))
 
     def _change_plan(self, query: str, values: tuple[object, ...]) -> int:
         self.commit()  # a plan's life is its own: never rolled back with a block

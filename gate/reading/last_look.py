@@ -17,7 +17,7 @@ from bus import frames
 from bus.limits import RECALL_FRAME_BYTES_MAX
 from gate import ids
 from gate.refusals import Refused
-from gate.rights import enter, lent
+from gate.rights import lent, remain
 from gate.state.tenant import Tenant
 
 from . import policy
@@ -49,7 +49,7 @@ def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     t, p = a.principal.tenant, a.principal
     if a.context.epoch != a.epoch:
         raise Refused("context_changed")
-    enter(p)  # it may have left the project, or the project been deleted
+    remain(p, now_ms)
     keep: list[Found] = []
     withdrawn: list[int] = []
     for f in a.found:

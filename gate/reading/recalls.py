@@ -211,6 +211,9 @@ class Recalls:
         seq = await s.reads.append(data)
         s.reads_head.commit(block)
         s.reads_seq = seq
+        s.room.recorded(len(data))
+        for x in batch:
+            x.tenant.note_recorded(x.record, len(x.data.data))  # as a replay counts it
         s.lineage.put("READS", seq, s.event_rows.reads([(x.tenant, x.record) for x in batch]))
 
     def _answer(self, t: Tenant, a: Ask) -> None:

@@ -26,6 +26,7 @@ from gate.state.tenant import Tenant
 from .ask import Ask
 
 CANDIDATES_MIN: Final = 64
+MASKS_KEPT: Final = 256  # of a tenant's agents, the latest that asked: a byte for each set of readers
 CANDIDATES_PER_K: Final = 4
 FUSION_K0: Final = 10  # reciprocal rank fusion; 60 is clearly worse on LoCoMo
 INTERNAL = CLASSIFICATIONS.index("internal")
@@ -148,9 +149,22 @@ def _users_ok(t: Tenant, c: Columns, seqs: Seqs, a: Ask) -> Mask:
     return mine
 
 
+_NONE: Final[Mask] = np.zeros(0, np.bool_)
+
+
 def readers_ok(t: Tenant, a: Ask) -> Mask:
-    """For each interned set of clauses, whether the principal matches every clause."""
-    return np.fromiter(map(is_reader(a.principal), t.readers.values), np.bool_, len(t.readers))
+    """For each interned set of clauses, whether the principal matches every clause. Worked out once for an agent and its user: an
+    agent's name, roles and chain never change, and sets only come.
+    """
+    key, n = (a.principal.agent.number, a.principal.user_hash), len(t.readers)
+    kept = t.reader_masks.pop(key, _NONE)
+    if len(kept) < n:
+        new = np.fromiter(map(is_reader(a.principal), t.readers.values[len(kept) : n]), np.bool_, n - len(kept))
+        kept = np.concatenate([kept, new])
+    t.reader_masks[key] = kept  # the latest used last
+    if len(t.reader_masks) > MASKS_KEPT:
+        del t.reader_masks[next(iter(t.reader_masks))]
+    return kept
 
 
 def _filter(t: Tenant, c: Columns, seqs: Seqs, key: str, values: frozenset[str]) -> Mask:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from bus.frames import Actor
 from gate import ids
 from gate.ledger.events import AgentDelegated, AgentIssued, AgentRevoked
-from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Bucket, Limit
+from gate.quotas import AGENT_READS, AGENT_WRITES, DELEGATIONS, SESSIONS, Aging, Bucket, Limit
 from gate.turns import Crowding
 
 from .seats import Seats
 
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children begin a context for each user
 CHILDREN_KEPT: Final = 64
+TAIL_CHARS: Final = 8
 
 
 class Bounds(NamedTuple):
@@ -55,6 +59,8 @@ class Agent:
     held: int = 0  # how many of its memories are held now; of the root of a chain those of all in it count too
     review: int = 0  # how many of them wait for one
     bytes: int = 0  # of its memories in the ledger
+    readers: int = 0  # entries of the `readers` that its memories were the first to have
+    recorded: Aging | None = None  # bytes in READS, once there are some: of the root of a chain those of all in it
     in_flight: int = 0
     crowding: Crowding = field(default_factory=Crowding)
     seats: defaultdict[str, Seats] = field(default_factory=lambda: defaultdict(Seats))  # by key
@@ -120,6 +126,11 @@ class Agent:
         return found
 
 
+def _tail(raw: bytes) -> int:
+    """The last 5 bytes of an id, which its last 8 characters spell."""
+    return int.from_bytes(raw[-5:], "big")
+
+
 class Agents:
     """Agents by number, id, key and name."""
 
@@ -128,6 +139,8 @@ class Agents:
         self.by_key: dict[str, Agent] = {}
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
+        self._tails = array("q")  # by number: what the last TAIL_CHARS of an id spell
+        self._made: dict[int, array[int]] = {}  # number → of those that it delegated, all that there ever were
         self._sets: dict[frozenset[str], frozenset[str]] = {}
         self._first: dict[tuple[int, str], int] = {}  # (user gateway, user) → its first session, whose context all have
 
@@ -176,8 +189,26 @@ class Agents:
             parent.children = [c for c in parent.children if not c.whole and c.expires_ms > e.ms]
             parent.tidied_at = max(CHILDREN_KEPT, 2 * len(parent.children))
         parent.children.append(agent)
+        self._made.setdefault(parent.number, array("i")).append(agent.number)
         self.by_key[e.key] = agent
         return agent
+
+    def with_descendants(self, agent: Agent) -> list[int]:
+        """Numbers of an agent and of all that it ever delegated, directly or not. There may be millions, below a gateway; of all
+        others this takes as long as they are.
+        """
+        found = [agent.number]
+        for number in found:
+            found += self._made.get(number, ())
+        return found
+
+    def ending(self, tail: str) -> list[Agent]:
+        """Those whose id ends so: at least TAIL_CHARS characters. No walk through them all: it is asked of the loop."""
+        probe = ids.raw("agt_" + "0" * (ids.ID_CHARS - TAIL_CHARS) + tail[-TAIL_CHARS:])
+        if probe is None:
+            return []
+        found = np.flatnonzero(np.frombuffer(self._tails, np.int64) == _tail(probe)).tolist()
+        return [a for number in found if (a := self.all[number]).text.endswith(tail)]
 
     def _same(self, names: frozenset[str]) -> frozenset[str]:
         """One object for equal sets: a gateway's sessions have the same."""
@@ -186,6 +217,7 @@ class Agents:
     def _added(self, agent: Agent) -> Agent:
         agent.root, agent.family = agent.number, {agent.number}
         self.all.append(agent)
+        self._tails.append(_tail(agent.id))
         self.by_id[agent.id] = self.by_name[agent.name] = agent
         return agent
 

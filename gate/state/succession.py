@@ -17,7 +17,8 @@ from .principals import Agent
 
 Seqs = npt.NDArray[np.int32]
 LINKS_MAX: Final = 64
-TURNS_KEPT: Final = 16  # of a line: more than count against it (gate/writing/supersede.py)
+# Of a line: more than count against it (gate/writing/supersede.py). The first, which says whose it was, stays.
+TURNS_KEPT: Final = 16
 
 
 class Turn(NamedTuple):
@@ -33,7 +34,8 @@ def turns_after(turns: tuple[Turn, ...], old: Agent, new: Agent, ms: int) -> tup
     if new is old:
         return turns
     back = new.root != old.root and any(turn.over == new.root for turn in turns)
-    return (*turns, Turn(old.root, back, ms))[-TURNS_KEPT:]
+    found = (*turns, Turn(old.root, back, ms))
+    return found if len(found) <= TURNS_KEPT else (found[0], *found[1 - TURNS_KEPT :])
 
 
 def superseded(c: Columns, seqs: Seqs, as_of: npt.NDArray[Any], held: npt.NDArray[Any] | None = None) -> npt.NDArray[np.bool_]:

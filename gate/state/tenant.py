@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from bus.frames import ORIGINS, NoticeKind, State
+from bus.frames import ORIGINS, NoticeKind, Readers, State
 from bus.identity import user_token
 from bus.subjects import is_user_token
 from gate import ids
@@ -22,7 +23,7 @@ from gate.config import DAY_MS
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
-from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Bucket
+from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Aging, Bucket
 
 from .cases import CaseState
 from .columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_PENDING, REVIEW_REJECTED, Columns
@@ -64,6 +65,8 @@ class Tenant:
         self.project_names = Interned[str]()
         self.users = Interned[str]("")
         self.readers = Interned[Clauses](())
+        self.reader_entries = 0  # of all of them
+        self.reader_masks: dict[tuple[int, str], npt.NDArray[np.bool_]] = {}  # kept by the reading side: see retrieve.readers_ok
         self.comps = Interned[frozenset[str]](frozenset())
         self.down, self.up = Adjacency("down"), Adjacency("up")  # parent → children, child → parents
         self.contexts: dict[bytes, Context] = {}
@@ -93,6 +96,7 @@ class Tenant:
         self.memories = 0
         self.review_total = 0  # memories that wait for one
         self.bytes = 0  # of all its events in the ledger
+        self.recorded = Aging()  # bytes in READS
         self.quotas = DEFAULT
         self.in_flight = 0
         self.writes, self.reads = Bucket(TENANT_WRITES), Bucket(TENANT_READS)
@@ -303,7 +307,7 @@ class Tenant:
             e.scope,
         )
         c.user[s] = self.users.number(e.user)
-        c.readers[s] = self.readers.number(tuple([frozenset(clause) for clause in e.readers])) if e.readers else 0
+        c.readers[s] = self._readers_of(agent, e.readers) if e.readers else 0
         c.comp[s] = self.comps.number(frozenset(e.comp))
         c.task[s], c.run[s], c.task_state[s] = _int(e.task), _int(e.run), e.task_state
         c.written[s], c.oldest[s] = e.ms, e.oldest or e.ms
@@ -351,6 +355,17 @@ class Tenant:
                 ctx.begin_epoch(e.epoch)
             if e.epoch == ctx.epoch:
                 ctx.noted(self.columns, self.comps, s, e.ms, e.run, e.task)
+
+    def _readers_of(self, agent: Agent, readers: Readers) -> int:
+        """The number of these clauses; new ones count for whose memory has them first."""
+        clauses, known = tuple([frozenset(clause) for clause in readers]), len(self.readers)
+        number = self.readers.number(clauses)
+        if number == known:
+            entries = sum(map(len, clauses))
+            self.reader_entries += entries
+            for one in self.agents.counted(agent):
+                one.readers += entries
+        return number
 
     def _reviewed(self, seq: int, e: E.MemoryReviewed) -> None:
         c, s = self.columns, e.memory
@@ -525,6 +540,15 @@ class Tenant:
 
     def was_served(self, agent: Agent, seq: int) -> bool:
         return self.served_to.has(agent.number, seq)
+
+    def note_recorded(self, record: E.AnyRecord, size: int) -> None:
+        """A record of so many bytes is in READS."""
+        self.recorded.add(record.ms, size)
+        agent = None if isinstance(record, E.Withdrawn) else self.agents.by_id.get(record.agent)
+        if agent is not None:
+            payer = self.agents.payer(agent)
+            payer.recorded = payer.recorded or Aging()
+            payer.recorded.add(record.ms, size)
 
     def replay_read(self, record: E.AnyRecord) -> None:
         """Apply a READS record to the context it belongs to, or what the audit noted of a key."""

@@ -17,7 +17,7 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.lifecycle import promotion
 from gate.quotas import full
-from gate.rights import enter
+from gate.rights import remain
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED, Columns
 from gate.state.compartments import bounded
 from gate.state.contexts import Context
@@ -103,7 +103,7 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     """The event of this write, with the decision taken. Refuses only what can't be stored at all (quota, supersede conflict)."""
     p, d, t, ctx = w.principal, w.checked, w.principal.tenant, w.context
     c = t.columns
-    enter(p)  # it may have left the project since, or the project been archived
+    remain(p, now_ms)
     if w.promotes:
         promotion.check(p, w.promotes, now_ms)
     assert w.redacted is not None
@@ -144,6 +144,9 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     if len(readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in readers):
         holds.append("readers_too_complex")
         readers = NOBODY  # all clauses of all parents would be too long to keep; fewer would let more in
+    elif not _readers_fit(w, readers):
+        holds.append("readers_too_complex")
+        readers = NOBODY
     kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
     if cls != stamp.cls or readers is not stamp.readers:
@@ -230,6 +233,20 @@ def _room(p: Principal, *, held: bool, review: bool) -> None:
         raise full("held", "agent", q.agent_held, a.held)
     if held and t.held_total >= q.tenant_held:
         raise full("held", "tenant", q.tenant_held, t.held_total)
+
+
+def _readers_fit(w: Write, readers: Clauses) -> bool:
+    """Whether there is room to keep these clauses. Refuses a draft that names readers itself; of parents' it is no fault."""
+    p, t, q = w.principal, w.principal.tenant, w.principal.tenant.quotas
+    if t.readers.find(readers) is not None:
+        return True
+    entries, a = sum(map(len, readers)), t.agents.payer(p.agent)
+    if w.checked.readers:
+        if a.readers + entries > q.agent_readers:
+            raise full("readers", "agent", q.agent_readers, a.readers)
+        if t.reader_entries + entries > q.tenant_readers:
+            raise full("readers", "tenant", q.tenant_readers, t.reader_entries)
+    return t.reader_entries + entries <= q.tenant_readers
 
 
 def _edges(w: Write, c: Columns) -> list[E.Edge]:

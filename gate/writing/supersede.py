@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 STRONGER: Final = "contradicts_stronger"
 MORE_VISIBLE: Final = "contradicts_more_visible"
 FLAPPING: Final = "contradicts_flapping"
-# Two agents that disagree end after so many returns; an odd number leaves the last word with who was first.
+# Agents that disagree end after so many returns. Who was first has the last word: it isn't stopped, or two others would use up
+# the returns between them.
 FLAPS_MAX: Final = 3
 FLAP_WINDOW_MS: Final = 3_600_000
 _CLOSED: Final = TASK_STATES.index("abandoned")
@@ -64,7 +65,7 @@ def _turned_enough(t: Tenant, agent: Agent, old: int, now_ms: int) -> bool:
     """Whether agents have put each other's word back in this line as often as they may within the window."""
     turns = turns_after(t.turns.get(old, ()), t.agents.all[t.columns.at.actor[old]], agent, now_ms)
     backs = [x for x in turns if x.back and x.ms > now_ms - FLAP_WINDOW_MS]
-    return bool(turns) and turns[-1].back and len(backs) > FLAPS_MAX
+    return bool(turns) and turns[-1].back and turns[0].over != agent.root and len(backs) > FLAPS_MAX
 
 
 def _as_visible(w: Write, stamp: Stamp, user: str, now_ms: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,9 @@ from nats.aio.client import Client
 import bus
 from broker_config.control import Control
 from broker_config.home import write_private
+from gate.housekeeping import SHARE_EVERY_S
 
+from .stored import core_client
 from .world import World, running
 
 ELSEWHERE = "127.0.0.2"  # another address of this machine: another host, as far as the broker sees
@@ -55,6 +58,54 @@ def test_bytes_are_counted_again_by_a_replay_and_bound_writes_not_reads_and_hold
             assert (await keeper.write("One more note", evidence=["u"])).state == "active"
 
     asyncio.run(scenario())
+
+
+# --- the record of reads ----------------------------------------------------------------------------------
+async def asked(world: World, name: str, times: int = 1) -> str:
+    """What the last of several questions came to: `recall`, or why it was refused."""
+    answer = {}
+    async with world.raw(name) as nc:
+        for _ in range(times):
+            answer = await world.request(nc, name, "query", {"type": "query", "text": "what is on record?"})
+    return str(answer.get("reason") or answer["type"])
+
+
+async def comes_to(world: World, name: str, wanted: str) -> None:
+    """Within the time in which the gatekeeper looks at its streams, twice."""
+    deadline = time.monotonic() + 2 * SHARE_EVERY_S
+    while (got := await asked(world, name)) != wanted:
+        assert time.monotonic() < deadline, f"{got}, not {wanted}"
+        await asyncio.sleep(0.25)
+
+
+@pytest.mark.slow
+def test_who_fills_the_record_of_reads_is_refused_before_it_is_full_for_all() -> None:
+    async def scenario(world: World) -> None:
+        await world.add("reader")
+        await world.add("modest")
+        config = world.home.config.read_text()
+        write_private(world.home.config, f"{config}\n[quotas]\nagent_reads = 20_000\n")
+        await world.restart_gatekeeper()
+        assert (await asked(world, "modest"), await asked(world, "reader", 500)) == ("recall", "recall")
+        async with core_client(world.home, "admin") as nc:
+            js = nc.jetstream()
+            info = await js.stream_info("READS_0")
+            was = info.config.max_bytes or -1
+            assert await asked(world, "reader") == "recall", "alone it may have most of it"
+            await js.update_stream(info.config.evolve(max_bytes=int(info.state.bytes / 0.85)))
+            await comes_to(world, "reader", "quota_full")
+            assert await asked(world, "modest", 3) == "recall"
+            await world.restart_gatekeeper()
+            await comes_to(world, "reader", "quota_full")
+            assert await asked(world, "modest", 3) == "recall"
+            async with Control(world.home) as control:
+                [trouble] = (await control.status())["troubles"]
+            assert trouble.startswith("READS is ")
+            await js.update_stream(info.config.evolve(max_bytes=was))
+            await comes_to(world, "reader", "recall")
+
+    with running() as own:  # which is killed more often than one that others use may be
+        asyncio.run(scenario(own))
 
 
 # --- keys that are shared ---------------------------------------------------------------------------------

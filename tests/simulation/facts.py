@@ -17,7 +17,20 @@ from .process import Lineage
 
 # Not facts: caches, counters of the moment, and what only the living need.
 LEFT_OUT: Final = frozenset(
-    {"quotas", "in_flight", "writes", "reads", "cited", "facts", "authority", "fresh", "at", "_actors", "_buckets"}
+    {
+        "quotas",
+        "in_flight",
+        "writes",
+        "reads",
+        "cited",
+        "facts",
+        "authority",
+        "reader_masks",
+        "fresh",
+        "at",
+        "_actors",
+        "_buckets",
+    }
 )
 HEARD: Final = frozenset({"contexts", "served_to"})
 

@@ -73,7 +73,7 @@ class Catalog:
         self.used: set[bytes] = set()
         self.sources: dict[str, list[int]] = {}
 
-    def save_plan(self, plan: bytes, blob: bytes, expires_ms: int) -> None:
+    def save_plan(self, plan: bytes, blob: bytes, expires_ms: int, now_ms: int) -> None:
         self.plans[plan] = blob
 
     def load_plan(self, plan: bytes, now_ms: int) -> bytes | None:

@@ -15,6 +15,7 @@ from gate.config import BLOCK_BYTES_MAX, COMPARTMENTS_MAX, EVENT_BYTES_MAX, READ
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.block import body_hash
+from gate.quotas import Quotas
 from gate.reading.ask import Ask
 from gate.refusals import Refused
 from gate.state.compartments import MANY, bounded
@@ -52,6 +53,7 @@ def test_heavy_events_share_blocks_by_their_real_weight() -> None:
         story = Story()
         writer = story.agent("writer")
         shard = SmallShard(story.t, lambda: story.ms)
+        story.t.quotas = Quotas(agent_readers=1 << 15)
         submitted(shard, story, [write(story, writer, readers=wide_readers("writer", i)) for i in range(60)])
         await while_running(shard, lambda: len(shard.sent) == 60)
         assert [type(r) for r in shard.replies()] == [Receipt] * 60

@@ -8,12 +8,13 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gate.projections import ProjectionUnusable, ProjectionUnwritable, set_aside
-from gate.projections.catalog import COMMIT_ROWS, Catalog, MemoryRow, Position
+from gate.projections.catalog import COMMIT_ROWS, PLANS_KEPT, Catalog, MemoryRow, Position
 
 STREAM = "LEDGER_0@2026-11-30"
 
@@ -144,8 +145,8 @@ def test_a_source_finds_who_cites_it_or_a_span_of_it(catalog: Catalog) -> None:
 
 
 def test_a_plan_is_used_once_and_only_in_time(catalog: Catalog, path: Path) -> None:
-    catalog.save_plan(b"p1", b"blob", expires_ms=1_000)
-    catalog.save_plan(b"p2", b"blob", expires_ms=1_000)
+    catalog.save_plan(b"p1", b"blob", expires_ms=1_000, now_ms=0)
+    catalog.save_plan(b"p2", b"blob", expires_ms=1_000, now_ms=0)
     assert catalog.load_plan(b"p1", now_ms=999) == b"blob"
     assert catalog.load_plan(b"p1", now_ms=1_000) is None
     assert not catalog.use_plan(b"p1", now_ms=1_000)
@@ -153,8 +154,21 @@ def test_a_plan_is_used_once_and_only_in_time(catalog: Catalog, path: Path) -> N
     assert not catalog.use_plan(b"p1", now_ms=999)
     assert not catalog.use_plan(b"unknown", now_ms=999)
     assert catalog.load_plan(b"p1", now_ms=999) is None
-    assert catalog.prune_plans(now_ms=999) == 1
-    assert catalog.prune_plans(now_ms=1_000) == 1
+    assert plans(path) == [b"p1", b"p2"]
+    catalog.save_plan(b"p3", b"blob", expires_ms=2_000, now_ms=1_000)
+    assert plans(path) == [b"p3"], "what can't be used any more goes when the next one comes"
+
+
+def test_no_more_plans_are_kept_than_the_newest(catalog: Catalog, path: Path) -> None:
+    for n in range(PLANS_KEPT + 3):
+        catalog.save_plan(bytes([n]), b"blob", expires_ms=1_000 + n, now_ms=n)
+    assert plans(path) == [bytes([n]) for n in range(3, PLANS_KEPT + 3)]
+
+
+def plans(path: Path) -> list[bytes]:
+    """Ids of all that lie in the file."""
+    with closing(sqlite3.connect(path)) as db:
+        return sorted(id_ for (id_,) in db.execute("SELECT id FROM plan"))
 
 
 def test_another_stream_or_schema_is_refused_and_its_own_is_taken(path: Path) -> None:
@@ -238,7 +252,7 @@ def test_what_can_t_be_written_is_served_from_memory_and_written_when_it_goes_ag
         assert [r.seq for r in catalog.after(0, 1)] == [1]
         assert catalog.find_source("a") == [1, 2]
         assert catalog.apply([row(2)], 2, 2, b"b") == 0  # a block that comes again is skipped here too
-        for refused in (catalog.commit, catalog.scrub, lambda: catalog.save_plan(b"p", b"blob", 9)):
+        for refused in (catalog.commit, catalog.scrub, lambda: catalog.save_plan(b"p", b"blob", 9, 0)):
             with pytest.raises(ProjectionUnwritable):
                 refused()
         assert not catalog.maybe_commit(10.0)
@@ -246,7 +260,7 @@ def test_what_can_t_be_written_is_served_from_memory_and_written_when_it_goes_ag
         assert not catalog.maybe_commit(10.5)  # not at each call
         assert catalog.maybe_commit(11.5)
         assert not catalog.trouble
-        catalog.save_plan(b"p", b"blob", 9)
+        catalog.save_plan(b"p", b"blob", 9, 0)
     with Catalog(path, STREAM) as again:
         assert again.position == Position(3, 4, b"c")
         assert again.fetch([1, 2]) == {1: row(1, evidence=("a",)), 2: row(2, LARGE, ("a#1",))}

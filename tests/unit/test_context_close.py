@@ -9,6 +9,8 @@ import pytest
 
 from bus.frames import ContextAnswer, ContextRequest
 from gate.identify import Principal
+from gate.ledger import events as E
+from gate.quotas import Quotas
 from gate.refusals import Refused
 from gate.rights import TABLE
 from gate.writing.context_texts import ContextTexts
@@ -18,8 +20,8 @@ from .small_shard import SmallShard, while_running
 from .story import Story
 
 
-def close(story: Story, by: Principal, agent: str, texts: ContextTexts | None = None) -> int:
-    """The epoch after a close. `texts`: what the index thread keeps of contexts."""
+def close(story: Story, by: Principal, agent: str, texts: ContextTexts | None = None, meanwhile: E.AnyEvent | None = None) -> int:
+    """The epoch after a close. `texts`: what the index thread keeps of contexts. `meanwhile`: happens before its turn comes."""
 
     async def main() -> int:
         shard = SmallShard(story.t, lambda: story.ms)
@@ -29,6 +31,10 @@ def close(story: Story, by: Principal, agent: str, texts: ContextTexts | None = 
                 replace(by, row=TABLE["ops"]["context"]), ContextRequest(agent=agent, action="close", message="a new shift")
             )
         )
+        await asyncio.sleep(0)
+        if meanwhile is not None:
+            story.apply(meanwhile)
+            shard.follow(story.t)
         await while_running(shard, asked.done)
         answer = asked.result()
         await asyncio.sleep(0)  # the index thread's turn
@@ -105,3 +111,30 @@ def test_what_the_index_thread_keeps_of_a_context_that_is_closed_goes_with_it() 
         texts.of((story.t.account, ctx.id)).begin(ctx.epoch)
     close(story, story.agent("chief", "supervisor"), "agent", texts)
     assert (len(texts), texts.behind((story.t.account, story.context(other).id), story.context(other))) == (1, 0)
+
+
+@pytest.mark.parametrize("what", ["revoked", "suspended"])
+def test_nothing_is_done_for_who_was_cut_before_its_turn_came(what: str) -> None:
+    story = Story()
+    story.agent("agent")
+    chief, other = story.agent("chief", "supervisor"), story.agent("other", "supervisor")
+    cut: E.AnyEvent = E.AgentRevoked(ms=story.ms, agent=chief.agent.id, keys=[chief.key], whole=True)
+    if what == "suspended":
+        cut = E.TenantChanged(ms=story.ms, state="suspended")
+    with pytest.raises(Refused, match="credential_revoked" if what == "revoked" else "tenant_suspended"):
+        close(story, chief, "agent", meanwhile=cut)
+    if what == "suspended":
+        story.apply(E.TenantChanged(ms=story.ms, state="active"))
+    assert close(story, other, "agent") == 1
+
+
+def test_a_tenant_that_used_up_its_reserve_adds_no_more_to_the_ledger() -> None:
+    story = Story()
+    story.agent("agent")
+    chief = story.agent("chief", "supervisor")
+    story.t.quotas = Quotas(tenant_bytes=1_000, tenant_reserve=500)
+    story.t.bytes = 1_499
+    assert close(story, chief, "agent") == 1, "it is beyond its memories, not its reserve"
+    with pytest.raises(Refused) as refused:
+        close(story, chief, "agent")
+    assert (refused.value.code, refused.value.field, refused.value.limit) == ("quota_full", "bytes", 1_500)

@@ -161,6 +161,20 @@ def test_two_agents_that_correct_each_other_have_a_last_word() -> None:
     assert not any(let[i] for i in range(FLAPS_MAX + 1, len(names)) if names[i] == "ben"), "ann was first and has the last word"
 
 
+def test_two_that_use_up_the_returns_between_them_do_not_have_the_last_word() -> None:
+    story, first = two("bob")
+    assert flap(story, ["ben", "bob", "ben", "bob", "ben", "bob"], first) == [True] * 5 + [False]
+    last = max(story.t.turns)
+    assert flap(story, ["ann", "ben", "bob", "ann"], last) == [True, False, False, True], "ann was first"
+
+
+def test_who_was_first_is_known_however_long_the_line() -> None:
+    story, first = two(*(f"agent{i}" for i in range(2 * TURNS_KEPT)))
+    assert all(flap(story, [f"agent{i}" for i in range(2 * TURNS_KEPT)], first))
+    late = f"agent{2 * TURNS_KEPT - 1}"
+    assert flap(story, ["ann", late, "ann", late, "ann", late], max(story.t.turns)) == [True, True, True, False, True, False]
+
+
 def test_after_the_window_they_may_go_on() -> None:
     story, first = two()
     let = flap(story, ["ben", "ann", "ben", "ann"], first)

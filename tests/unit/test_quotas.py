@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -13,15 +13,18 @@ import pytest
 import bus
 import bus.testing
 from bus.errors import ConfigError, Unavailable
+from gate.config import DAY_MS
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.quotas import (
     AGENT_WRITES,
     DEFAULT,
+    READS_DAYS,
     REFUSAL_DELAY_MOST_S,
     REFUSAL_DELAY_S,
     REFUSALS,
     REFUSALS_WAITING_MAX,
+    Aging,
     Bucket,
     Limit,
     Patience,
@@ -268,3 +271,63 @@ def test_a_gateways_users_pay_for_their_sessions_and_their_helpers() -> None:
     helper = delegated(story, session)
     payer = story.t.agents.payer
     assert [payer(p.agent) for p in (session, helper, other)] == [session.agent, session.agent, other.agent]
+
+
+# --- readers ------------------------------------------------------------------------------------------------
+def test_different_readers_are_kept_only_up_to_a_quota_and_known_ones_cost_nothing() -> None:
+    story = Story()
+    chief, other = story.agent("chief"), story.agent("other")
+    child, third = delegated(story, chief), story.agent("third")
+    story.t.quotas = Quotas(agent_readers=3, tenant_readers=5)
+    seen = [["agent:chief", "agent:other"]]
+
+    def written(by: Principal, readers: list[list[str]] | None, declared: Sequence[int] = ()) -> E.MemoryWritten:
+        event = decide(story.draft(by, readers=readers, declared=declared), "", story.ms)
+        story.apply(event)
+        return event
+
+    assert [written(by, seen).holds for by in (chief, child, other)] == [[], [], []]
+    assert (chief.agent.readers, child.agent.readers, other.agent.readers, story.t.reader_entries) == (2, 0, 0, 2)
+    for by in (chief, child):
+        with pytest.raises(Refused) as refused:
+            written(by, [["agent:x", "agent:y"]])
+        assert (refused.value.code, refused.value.field, refused.value.detail) == (
+            "quota_full",
+            "readers",
+            {"whose": "agent", "used": 2},
+        )
+    assert not written(other, [["agent:x", "agent:y"]]).holds
+    with pytest.raises(Refused) as refused:
+        written(third, [["role:agent", "role:ingest"]])
+    assert refused.value.detail == {"whose": "tenant", "used": 4}
+    both = [s for s in range(1, story.t.columns.n) if story.t.columns.readers[s]][-2:]
+    joined = written(chief, None, declared=both)
+    assert joined.holds == ["readers_too_complex"], "what its parents bring along is held, not refused"
+    assert joined.readers == [[]], "and is for nobody"
+
+
+def test_what_is_recorded_leaves_with_its_age() -> None:
+    kept = Aging()
+    for day in range(READS_DAYS + 10):
+        kept.add(day * DAY_MS, 10)
+    last = (READS_DAYS + 9) * DAY_MS
+    assert kept.total(last) == 10 * (READS_DAYS + 1)
+    assert kept.total(last + 50 * DAY_MS) == 10 * (READS_DAYS - 49)
+    assert kept.total(last + 500 * DAY_MS) == 0
+
+
+# --- whom an operator names -----------------------------------------------------------------------------------
+def test_descendants_and_ends_of_ids_are_found_as_by_a_walk_through_all() -> None:
+    story = Story()
+    chief, gateway = story.agent("chief"), story.agent("gateway", "user_gateway")
+    child = delegated(story, chief)
+    session = delegated(story, gateway, "ann")
+    for by in (child, session, chief, gateway, child):
+        delegated(story, delegated(story, by, "bob"))
+    everybody = story.t.agents
+    for agent in everybody.all:
+        walked = [agent.number, *(a.number for a in everybody.all if agent.id in a.chain)]
+        assert sorted(everybody.with_descendants(agent)) == walked
+        for tail in (agent.text[-8:], agent.text[-12:], agent.text.removeprefix("agt_"), agent.text):
+            assert everybody.ending(tail) == [a for a in everybody.all if a.text.endswith(tail)]
+        assert everybody.ending("x" + agent.text) == everybody.ending(f"{'u' * 8}") == []

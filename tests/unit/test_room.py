@@ -57,6 +57,20 @@ def test_what_was_appended_since_the_broker_was_asked_counts() -> None:
     assert refusals(r)[0] == "ledger_full"
 
 
+def test_reads_are_crowded_before_they_are_full() -> None:
+    r = Room()
+    assert not r.reads_crowded
+    r.reads_are(700_000, 1_000_000)
+    assert not r.reads_crowded
+    r.recorded(100_000)
+    assert r.reads_crowded
+    assert len(r.trouble) == 1
+    assert "80%" in r.trouble[0]
+    assert refusals(r) == [""] * 4
+    r.reads_are(900_000, -1)
+    assert not r.reads_crowded
+
+
 def test_a_ledger_without_a_limit_is_never_full() -> None:
     r = Room()
     r.ledger_is(1 << 40, -1)

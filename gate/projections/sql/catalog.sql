@@ -93,5 +93,5 @@ SELECT id FROM plan WHERE used = 0 AND expires_ms > ?;
 UPDATE plan SET used = 1 WHERE id = ? AND used = 0 AND expires_ms > ?;
 
 -- name: prune_plans
--- Plans that can't be used any more.
-DELETE FROM plan WHERE used = 1 OR expires_ms <= ?;
+-- Plans that can't be used any more, and all but so many of the newest.
+DELETE FROM plan WHERE used = 1 OR expires_ms <= ? OR id IN (SELECT id FROM plan ORDER BY expires_ms DESC, rowid DESC LIMIT -1 OFFSET ?);

@@ -150,6 +150,7 @@ class Arena:
         self.world = world
         self.runner = asyncio.Runner()
         self.peers: dict[str, Peer] = {}
+        self.guests: list[Peer] = []  # of one test
         self.account: dict[str, str] = {}
         self.hidden: dict[str, str] = {}
         self.note = ""
@@ -184,6 +185,15 @@ class Arena:
     async def join(self, credential: Credential, tenant: str = OURS) -> Peer:
         """A connection with a credential of the home's."""
         return await self._open(creds_text(credential.jwt, Keypair(credential.seed)), credential, tenant)
+
+    async def guest(self, credential: Credential) -> Peer:
+        """The same for one test: it leaves at its end."""
+        self.guests.append(await self.join(credential))
+        return self.guests[-1]
+
+    async def see_off(self) -> None:
+        while self.guests:
+            await self.guests.pop().nc.close()
 
     async def reconnect(self, peer: Peer) -> Peer:
         """Another connection with the same credential. `NatsError` if the broker refuses it."""

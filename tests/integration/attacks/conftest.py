@@ -17,3 +17,12 @@ def arena(shared_world: World) -> Iterator[Arena]:
         made.run(made.build())
         yield made
         made.run(made.close())
+
+
+@pytest.fixture(autouse=True)
+def _guests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whoever a test lets in leaves at its end."""
+    yield
+    if "arena" in request.fixturenames:
+        arena: Arena = request.getfixturevalue("arena")
+        arena.run(arena.see_off())

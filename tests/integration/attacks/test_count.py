@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parents[3]
 DOCS: Final = ROOT / "docs/threat-model.md"
 KINDS: Final = (
     "identity_lies", "subjects", "reply_aims", "credentials", "oracles", "isolation", "projects", "laundering", "delegation",
-    "lives",
+    "lives", "afterwards", "exhaustion",
 )  # fmt: skip
 
 

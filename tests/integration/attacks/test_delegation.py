@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -31,20 +31,10 @@ EXTERNAL: Final = 0.25
 CUT_S: Final = 1.0
 WRITE: Final = {"type": "draft", "content": "The children play at the gate"}
 _fresh = itertools.count()
-_peers: list[Peer] = []
-
-
-@pytest.fixture(autouse=True)
-def _family(arena: Arena) -> Iterator[None]:
-    """Whoever a test lets in leaves at its end."""
-    yield
-    while _peers:
-        arena.run(_peers.pop().nc.close())
 
 
 async def join(arena: Arena, creds: str) -> Peer:
-    _peers.append(await arena.join(parse_creds(creds)))
-    return _peers[-1]
+    return await arena.guest(parse_creds(creds))
 
 
 async def parent(arena: Arena, **rights: Any) -> Peer:

@@ -12,7 +12,7 @@ import pytest
 from broker_config.control import Control
 from bus.identity import parse_creds
 
-from .arena import KEEP, MISSING, OURS, SIEGE, Arena, fact, ids
+from .arena import KEEP, MISSING, OURS, SIEGE, Arena, Peer, fact, ids
 from .test_laundering import is_tainted
 
 _fresh = itertools.count(1)
@@ -135,10 +135,10 @@ def test_a_promotion_that_waits_for_a_review_keeps_nobody_from_promoting(arena: 
 def test_a_retry_by_another_key_of_the_agent_is_answered_to_that_key_while_the_first_is_under_way(arena: Arena) -> None:
     async def attack() -> None:
         name = topic()
-        old = await arena.join(await arena.world.add(name, SIEGE))
+        old = await arena.guest(await arena.world.add(name, SIEGE))
         async with Control(arena.world.home) as control:
             made = await control.agent_rotate(OURS, name, keep_old=True)
-        new = await arena.join(parse_creds(Path(made["creds"]).read_text()))
+        new = await arena.guest(parse_creds(Path(made["creds"]).read_text()))
         drafts = [{"type": "draft", "content": f"Sent by both {i}", "idempotency_key": f"{i}"} for i in range(8)]
         receipts = await asyncio.gather(*(peer.ask("write", draft) for draft in drafts for peer in (old, new)))
         for peer in (old, new):
@@ -170,6 +170,36 @@ def test_a_plan_and_an_end_of_what_it_may_not_see_are_none_for_an_operator(arena
         assert note in ids(await arena["victim"].query(task, task=task))
 
     arena.run(attack())
+
+
+def test_two_that_collude_do_not_have_the_last_word(arena: Arena) -> None:
+    """Between them they use up the returns that all have within an hour: who wrote it first has its word back all the same."""
+
+    async def attack() -> None:
+        word = topic()
+        victim, one, two = [await stranger(arena) for _ in range(3)]
+        memory = (await victim.write(f"The {word} is aimed at the north gate"))["id"]
+        turns = 0
+        for n, by in enumerate(itertools.islice(itertools.cycle((one, two)), 8)):
+            receipt = await by.write(f"The {word} is aimed at the south gate, {n}", supersedes=memory)
+            if receipt["state"] == "held":
+                assert "contradicts_flapping" in receipt["reasons"]
+                break
+            memory, turns = receipt["id"], turns + 1
+        assert 2 < turns < 8
+        mine = await victim.write(f"The {word} is aimed at the north gate all the same", supersedes=memory)
+        assert mine["state"] == "active", mine
+        for by in (one, two):
+            again = await by.write(f"The {word} is aimed at the south gate again", supersedes=mine["id"])
+            assert (again["state"], again["reasons"]) == ("held", ["contradicts_flapping"])
+        assert mine["id"] in ids(await arena["operator-all"].get(mine["id"]))
+
+    arena.run(attack())
+
+
+async def stranger(arena: Arena) -> Peer:
+    """An agent of nobody's family."""
+    return await arena.guest(await arena.world.add(f"stranger-{next(_fresh)}", SIEGE))
 
 
 @pytest.mark.parametrize("who", ["mallory", "both", "session-bob", "twin"])
