@@ -72,6 +72,8 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
         elif kind == "source" and value:
             found |= sources.seqs
             found |= {seq for seq, evidence in t.cited if seq > sources.upto and value in cited_names(evidence)}
+        elif ":" in term:  # no id: a kind that isn't known, or one without a value
+            raise Refused("selector_empty", field="selector")
         else:
             found.add(resolve(p, term))
     found = {s for s in found if decide(p, s)}
