@@ -41,7 +41,6 @@ class Session:
         self.credential = credential
         self._project = project
         self._timing = timing or Timing()
-        self.strangers = 0  # replies that reached our inbox and weren't ours
 
     # --- projects ---------------------------------------------------------------------------------
     def project(self, asked: str | None = None) -> str:
@@ -105,7 +104,6 @@ class Session:
             reply = None
         if reply is not None and self._is_ours(reply, request_id, project):
             return reply
-        self.strangers += 1
         return None
 
     def _is_ours(self, reply: Reply, request_id: str, project: str) -> bool:
