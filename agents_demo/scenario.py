@@ -21,7 +21,6 @@ from msgspec import Meta
 import bus
 from bus.frames import Risk
 
-FORMAT: Final = 1
 FILE_BYTES_MAX: Final = 256 * 1024
 TEXT_CHARS_MAX: Final = 8_000  # of one document
 LINE_CHARS_MAX: Final = 1_000  # of anything that stands in one line

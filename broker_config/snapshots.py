@@ -35,7 +35,6 @@ MANIFEST: Final = "manifest.json"
 STREAMS: Final = "streams.json"  # written by the gatekeeper's program
 FORGOTTEN: Final = "forgotten.json"  # likewise: texts that were erased after the copy was made
 KEYS: Final = "keys"
-KEEP_DEFAULT: Final = 30
 VERSION: Final = 1
 EXIT_UNAVAILABLE: Final = 69  # of the gatekeeper's program: ask again later
 # Of trust/: what has no seed in it. The rest goes along with keys alone.

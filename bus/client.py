@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -65,15 +65,15 @@ CHILD_NAME_CHARS: Final = 8  # of its key, where a child is given no name: uniqu
 
 
 class DraftFields(TypedDict, total=False):
-    """The optional fields of a Draft; its docstring says what they mean."""
+    """The optional fields of a Draft; its docstring says what they mean. One text stands for a list of it."""
 
     kind: Kind
     scope: Scope
     scope_id: str
     origin: Origin
     method: Method
-    evidence: list[str]
-    derived_from: list[str]
+    evidence: str | Sequence[str]
+    derived_from: str | Sequence[str]
     run: str
     task: str
     session: str
@@ -92,6 +92,9 @@ class DraftFields(TypedDict, total=False):
     idempotency_key: str
     tool: str
     promotes: str
+
+
+_SEVERAL: Final = ("evidence", "derived_from")
 
 
 class ReadFields(TypedDict, total=False):
@@ -167,7 +170,7 @@ class MemoryBus:
         content), Denied, FrameTooLarge, DeadlineExceeded (outcome unknown; carries the key to retry with).
         """
         draft = content if isinstance(content, Draft) else Draft(content=content)
-        draft = msgspec.structs.replace(draft, **fields)
+        draft = msgspec.structs.replace(draft, **_listed(fields))
         labels = self._here()
         draft = msgspec.structs.replace(
             draft,
@@ -349,6 +352,15 @@ class MemoryBus:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
+
+
+def _listed(fields: DraftFields) -> dict[str, Any]:
+    """The fields as a Draft has them: one source or parent, and those in a tuple, as a list."""
+    given: dict[str, Any] = {**fields}
+    for name in _SEVERAL:
+        if (value := given.get(name)) is not None:
+            given[name] = [value] if isinstance(value, str) else list(value)
+    return given
 
 
 @asynccontextmanager

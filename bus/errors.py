@@ -22,11 +22,19 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def sentence(message: str, advice: str, field: str, limit: int | None) -> str:
+    """What people are told: `[field, limit N] message advice`, as far as there is each. On the command line too."""
+    most = f", limit {limit:,}" if limit is not None else ""
+    return f"{f'[{field}{most}] ' if field else ''}{message} {advice}".strip()
+
+
 class CordonError(Exception):
     """Base of all errors of Cordon. `reason` is a stable code, `advice` says what to do."""
 
-    def __init__(self, message: str, *, reason: str = "error", advice: str = "") -> None:
-        super().__init__(f"{message} {advice}".strip())
+    def __init__(
+        self, message: str, *, reason: str = "error", advice: str = "", field: str = "", limit: int | None = None
+    ) -> None:
+        super().__init__(sentence(message, advice, field, limit))
         self.message = message
         self.reason = reason
         self.advice = advice
@@ -49,7 +57,7 @@ class Rejected(CordonError):
         limit: int | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message, reason=reason, advice=advice)
+        super().__init__(message, reason=reason, advice=advice, field=field, limit=limit)
         self.reasons = reasons or (reason,)
         self.field = field
         self.limit = limit
@@ -81,7 +89,7 @@ class Unavailable(CordonError):
         field: str = "",
         limit: int | None = None,
     ) -> None:
-        super().__init__(message, reason=reason, advice=advice)
+        super().__init__(message, reason=reason, advice=advice, field=field, limit=limit)
         self.retry_after_s = retry_after_s
         self.field = field
         self.limit = limit

@@ -7,7 +7,8 @@ types.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -49,6 +50,24 @@ RISKS: tuple[Risk, ...] = get_args(Risk)  # least first
 DECISIONS: tuple[Decision, ...] = get_args(Decision)  # loosest first
 
 Readers = list[list[str]]
+
+TAIL_CHARS = 8  # of an id: random, so that people name it by them
+IDS_SHOWN = 8  # in one sentence
+
+
+def tail(id: str) -> str:
+    """An id as people see and name it."""
+    return id[-TAIL_CHARS:]
+
+
+def tails(ids: Sequence[str], total: int) -> str:
+    """The first of `total` ids in a sentence."""
+    shown = ids[:IDS_SHOWN]
+    return " ".join(map(tail, shown)) + (f" and {total - len(shown):,} more" if total > len(shown) else "")
+
+
+def _memories(count: int) -> str:
+    return f"{count:,} memor{'y' if count == 1 else 'ies'}"
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -208,11 +227,10 @@ class Receipt(Answer, frozen=True, kw_only=True, tag="receipt"):
     position: int
 
     def __str__(self) -> str:
-        short = self.id[-8:]
         verb = "already stored" if self.duplicate else "stored"
-        text = f"{short} {verb} as {self.state}, trust {self.trust:g} ({self.origin})"
+        text = f"{tail(self.id)} {verb} as {self.state}, trust {self.trust:g} ({self.origin})"
         if self.parents:
-            text += f", derived from {len(self.parents)} memor{'y' if len(self.parents) == 1 else 'ies'}"
+            text += f", derived from {_memories(len(self.parents))}"
         if self.redactions:
             text += f", {len(self.redactions)} secret{'s' if len(self.redactions) > 1 else ''} cut out"
         if self.state == "held":
@@ -277,7 +295,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recall(Answer, frozen=True, kw_only=True, tag="recall"):
-    """The answer to a query or get. `withheld` counts what this principal could see in another context."""
+    """The answer to a query or get. `withheld` counts what this principal could see in another context.
+
+    It is as long as what was admitted, and a loop over it gives the items.
+    """
 
     recall_id: str
     admitted: list[Item] = []
@@ -286,6 +307,18 @@ class Recall(Answer, frozen=True, kw_only=True, tag="recall"):
     notes: list[str] = []
     generation: int = 0
     position: int = 0
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.admitted)
+
+    def __len__(self) -> int:
+        return len(self.admitted)
+
+    def __str__(self) -> str:
+        if not self.admitted:
+            return f"Nothing was admitted: {self.why_empty or 'nothing matched'}."
+        withheld = ", ".join(f"{n} {code}" for code, n in self.withheld.items())
+        return f"{len(self)} admitted: {tails(self.ids, len(self))}{f'; withheld: {withheld}' if withheld else ''}."
 
     @property
     def ids(self) -> list[str]:
@@ -331,6 +364,10 @@ class Notice(Frame, frozen=True, kw_only=True, omit_defaults=False, tag="notice"
     ids: list[str]
     total: int
     position: int
+
+    def __str__(self) -> str:
+        what = "you were served what is now held" if self.kind == "recall" else "what was held is released"
+        return f"case {tail(self.case)}, {what}: {tails(self.ids, self.total)}"
 
 
 class Synced(Answer, frozen=True, kw_only=True, tag="synced"):
@@ -562,6 +599,10 @@ class Plan(Answer, frozen=True, kw_only=True, tag="plan"):
     suspects_count: int = 0
     agents_to_tell_count: int = 0
 
+    def __str__(self) -> str:
+        told = self.agents_to_tell_count + self.told_elsewhere
+        return f"{self.plan} would hold {_memories(self.count)} and tell {told} agent{'' if told == 1 else 's'}."
+
 
 class Case(Answer, frozen=True, kw_only=True, tag="case"):
     """A case: who, why, roots, members. `pending`: in force, and not in the ledger yet.
@@ -595,6 +636,10 @@ class Case(Answer, frozen=True, kw_only=True, tag="case"):
     added_count: int = 0
     told_count: int = 0
     acked_count: int = 0
+
+    def __str__(self) -> str:
+        told = f"{self.acked_count} of {self.told_count} told have acknowledged" if self.told_count else "nobody was told"
+        return f"{tail(self.case)} is {self.state}: {_memories(self.count)}; {told}."
 
 
 class Cases(Answer, frozen=True, kw_only=True, tag="cases"):
@@ -945,6 +990,15 @@ def decode_push(data: bytes) -> Any:
         return _push_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise MalformedFrame(f"Not a feed or notice frame: {e}.", reason="malformed_frame") from None
+
+
+def words_of(frame: type[msgspec.Struct], field: str) -> list[str]:
+    """The values of a field that takes one of a few words; none of another. `field` may be a path into it, as `kinds[...]`."""
+
+    def within(hint: Any) -> list[str]:
+        return [hint] if isinstance(hint, str) else [word for part in get_args(hint) for word in within(part)]
+
+    return [word for word in within(get_type_hints(frame).get(field.partition("[")[0])) if word]
 
 
 def raise_refusal(r: Refusal, request: type[Frame]) -> CordonError:

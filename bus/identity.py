@@ -263,6 +263,11 @@ class Credential:
     tags: tuple[str, ...]
     expires_at: float | None
 
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What it is narrowed to; empty = all that its role may."""
+        return parse_tags(self.tags).get("verb", ())
+
 
 _CREDS = """-----BEGIN NATS USER JWT-----
 {jwt}

@@ -20,7 +20,7 @@ import msgspec
 
 from . import limits, subjects
 from .errors import ConfigError, DeadlineExceeded, Denied, MalformedFrame, Rejected, Unavailable
-from .frames import VERB_OF, Answer, Draft, Frame, Refusal, Reply, decode_reply, encode, raise_refusal
+from .frames import VERB_OF, Answer, Draft, Frame, Refusal, Reply, decode_reply, encode, raise_refusal, words_of
 from .identity import Credential, parse_creds
 from .servers import CA_VARIABLE, URL_VARIABLE
 from .transport import NOT_DELIVERED, OUTCOME_UNKNOWN, Timing, Transport, open_nats
@@ -41,7 +41,6 @@ class Session:
         self.credential = credential
         self._project = project
         self._timing = timing or Timing()
-        self.strangers = 0  # replies that reached our inbox and weren't ours
 
     # --- projects ---------------------------------------------------------------------------------
     def project(self, asked: str | None = None) -> str:
@@ -53,7 +52,7 @@ class Session:
             raise ConfigError(
                 f"No project was named, and the credential has {has}.",
                 reason="project_missing",
-                advice=f"Give project=, or set {PROJECT_VARIABLE}.",
+                advice=f"Give project=, or set {PROJECT_VARIABLE}." if projects else "Ask the operator for one with a project.",
             )
         if name and name not in projects:
             raise self._no_project(name)
@@ -105,7 +104,6 @@ class Session:
             reply = None
         if reply is not None and self._is_ours(reply, request_id, project):
             return reply
-        self.strangers += 1
         return None
 
     def _is_ours(self, reply: Reply, request_id: str, project: str) -> bool:
@@ -166,12 +164,14 @@ def _encoded(request: Frame) -> bytes:
         payload = encode(request)
         msgspec.json.decode(payload, type=type(request))
     except (msgspec.MsgspecError, UnicodeEncodeError, TypeError, OverflowError) as e:
-        what, _, field = str(e).partition(" - at `$.")
+        what, _, place = str(e).partition(" - at `$.")
+        field = place.rstrip("`")
+        words = ", ".join(words_of(type(request), field))
         raise Rejected(
             f"A value of this {VERB_OF[type(request)]} is not allowed: {what.rstrip('.')}.",
             reason="bad_field",
-            field=field.rstrip("`"),
-            advice="See the field's type in bus.frames.",
+            field=field,
+            advice=f"Give one of {words}." if words else "docs/wire.md says what each field takes.",
         ) from None
     return payload
 

@@ -18,7 +18,8 @@ TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of a-z, 0-9, - and _.")]
 
 FALLEN_SHOWN: Final = 8  # delegated agents, in a sentence
-_NEEDS_PROJECT: Final = ("agent", "ingest", "user_session")
+# Can do nothing without one: reads, writes and delegations all name a project.
+_NEEDS_PROJECT: Final = ("agent", "ingest", "user_gateway", "user_session")
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def tenant_add(call: Call, name: Name) -> int | None:
     """Add a tenant: an account of its own, which nothing crosses."""
     done = call.ask_control(lambda control: control.tenant_add(name))
-    return told(call, done, f"tenant {name} is there; next: cordon project add {name} PROJECT")
+    return told(call, done, f"tenant {name} is there; next: cordon project add {name} PROJECT{call.chosen()}")
 
 
 def tenant_list(call: Call) -> int | None:
@@ -51,7 +52,7 @@ def tenant_list(call: Call) -> int | None:
 def tenant_suspend(call: Call, name: Name) -> int | None:
     """Cut all of a tenant's connections and refuse its credentials, until it is resumed. Nothing is lost."""
     done = call.ask_control(lambda control: control.tenant_suspend(name))
-    return told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}")
+    return told(call, done, f"tenant {name} is suspended; resume it with: cordon tenant resume {name}{call.chosen()}")
 
 
 def tenant_resume(call: Call, name: Name) -> int | None:
@@ -66,9 +67,7 @@ def agent_add(
     name: Name,
     project: Annotated[
         list[str],
-        typer.Option(
-            "--project", metavar="NAME", help="A project it may use (repeatable); agent, ingest and user_session need one."
-        ),
+        typer.Option("--project", metavar="NAME", help="A project it may use, or an operator sees (repeatable)."),
     ] = [],  # noqa: B006
     role: Annotated[
         str,
@@ -92,7 +91,7 @@ def agent_add(
     """
     if not project and role in _NEEDS_PROJECT:
         raise usage(
-            f"An agent of role {role} without a project could neither read nor write, and its name would be used up.",
+            f"An agent of role {role} without a project could do nothing, and its name would be used up.",
             reason="project_missing",
             advice="Give it --project NAME, once for each; `cordon project list` has them.",
             field="project",
@@ -106,6 +105,11 @@ def agent_add(
         print_json(made)
         return None
     show(facts({"agent": f"{tenant}/{name} ({role})", "id": made["agent_id"], "key": made["key"], "creds": made["creds"]}))
+    if not project:
+        note(
+            f"cordon: attention: {name} has no project, so no memory can be seen or named with it. Give it some with: "
+            f"cordon agent rotate {tenant} {name} --project NAME{call.chosen()}"
+        )
     return None
 
 
@@ -149,7 +153,9 @@ def agent_rotate(
     tenant: TenantName,
     name: Name,
     ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long the new credential lives.")] = None,
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Let the old credential work until the next rotation.")] = False,
+    keep_old: Annotated[
+        bool, typer.Option("--keep-old", metavar="", help="Let the old credential work until the next rotation.")
+    ] = False,
     project: Annotated[
         list[str],
         typer.Option("--project", metavar="NAME", help="Instead of its projects (repeatable); without one it keeps them."),
@@ -175,9 +181,8 @@ def agent_revoke(call: Call, tenant: TenantName, name: Name) -> int | None:
     fallen = done["fallen"]
     more = f" and {len(fallen) - FALLEN_SHOWN} more" if len(fallen) > FALLEN_SHOWN else ""
     with_it = f", and with it {', '.join(fallen[:FALLEN_SHOWN])}{more}" if fallen else ""
-    return told(
-        call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: cordon hold agent:{name} --dry-run"
-    )
+    hold = f"cordon hold agent:{name} --dry-run{call.chosen()}"
+    return told(call, done, f"agent {tenant}/{name} is revoked{with_it}; hold what it wrote with: {hold}")
 
 
 def told(call: Call, done: dict[str, Any], sentence: str) -> int | None:

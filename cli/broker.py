@@ -118,7 +118,7 @@ def _told(call: Call, done: Rendered) -> None:
     show(facts({**nodes, "gatekeeper": f"cordon gate --nats {','.join(done.urls)}{ca} --data {done.gate}"}))
     if done.to_add:
         show("your authority signs, for each server by its own name:", *(f"  {path}" for path in done.to_add))
-    show("start the servers, then: cordon broker init")
+    show(f"start the servers, then: cordon broker init{call.chosen()}")
 
 
 def init(call: Call) -> int | None:
@@ -136,7 +136,8 @@ def init(call: Call) -> int | None:
     if call.json:
         print_json({"home": str(home.path), "streams": sorted(made)})
     else:
-        show(f"streams {', '.join(sorted(made))} are there; next: start the gatekeepers, then cordon tenant add NAME")
+        next_ = f"start the gatekeepers, then cordon tenant add NAME{call.chosen()}"
+        show(f"streams {', '.join(sorted(made))} are there; next: {next_}")
     return None
 
 

@@ -197,6 +197,14 @@ class Call:
             if not isinstance(denied, Denied) or denied.reason != "permission_violation":
                 raise
         who = self.credential()
+        if verbs := who.verbs:
+            raise Failure(
+                Exit.NOT_PERMITTED,
+                f"The credential of {who.tenant}/{who.name} is for {', '.join(verbs)} alone.",
+                reason=denied.reason,
+                advice="Act as another agent with --as, or delegate a helper that may: `cordon agent delegate … --verb VERB`.",
+                error="denied",
+            )
         raise Failure(
             Exit.NOT_PERMITTED,
             f"This is a command for {whose}; the role of {who.tenant}/{who.name} doesn't have it.",

@@ -29,7 +29,9 @@ def show_plan(plan: Plan, *, with_suspects: bool, chosen: str) -> None:
                 "by agent": _counts(plan.by_agent, plan.count - plan.elsewhere),
                 "by project": _counts(plan.by_project, plan.count - plan.elsewhere),
                 "by kind": _counts(plan.by_kind),
-                "by depth": _counts(plan.by_depth, plan.count - plan.elsewhere),
+                "by depth": _counts(
+                    dict(sorted(plan.by_depth.items(), key=lambda hops: int(hops[0]))), plan.count - plan.elsewhere
+                ),
                 "mixed lineage": str(plan.mixed),
                 "held already": str(plan.already_held),
                 "contexts exposed": str(plan.contexts_exposed),

@@ -80,9 +80,10 @@ class Failure(Exception):
 
     def line(self) -> str:
         """What stderr gets: the code's name first."""
-        limit = f", limit {self.limit:,}" if self.limit is not None else ""
-        where = f"[{self.field}{limit}] " if self.field else ""
-        return render_untrusted(f"cordon: {NAMES[self.code]}: {where}{self.message} {self.advice}".strip(), _LINE_CHARS)
+        from bus.errors import sentence
+
+        said = sentence(self.message, self.advice, self.field, self.limit)
+        return render_untrusted(f"cordon: {NAMES[self.code]}: {said}", _LINE_CHARS)
 
 
 def usage(message: str, *, reason: str = "usage", advice: str = "", field: str = "") -> Failure:

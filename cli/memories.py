@@ -214,23 +214,16 @@ def _frame(kind: type[S], fields: dict[str, Any]) -> S:
     """A frame of typed-in fields; exit 2 for a value that the field can't have."""
     import msgspec
 
+    from bus.frames import words_of
+
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as e:
         what, _, place = str(e).partition(" - at `$.")
         field = place.rstrip("`").partition("[")[0]
-        advice = f"Give one of {', '.join(words)}." if (words := _words(kind, field)) else "See --help for what it takes."
+        words = ", ".join(words_of(kind, field))
+        advice = f"Give one of {words}." if words else "See --help for what it takes."
         raise usage(f"{what}.", reason="bad_field", field=field, advice=advice) from None
-
-
-def _words(kind: type[msgspec.Struct], field: str) -> list[str]:
-    """The values of a field that takes one of a few words; else none."""
-    from typing import get_args, get_type_hints
-
-    def within(hint: Any) -> list[str]:
-        return [hint] if isinstance(hint, str) else [word for part in get_args(hint) for word in within(part)]
-
-    return within(get_type_hints(kind).get(field))
 
 
 # --- showing ----------------------------------------------------------------------------------------
@@ -258,7 +251,7 @@ def _show_recall(recall: Recall) -> None:
 
 def _show_rest(recall: Recall) -> None:
     if not recall.admitted:  # why_empty counts what is withheld
-        show(f"Nothing was admitted: {recall.why_empty or 'nothing matched'}.")
+        show(str(recall))
     elif recall.withheld:
         show("withheld: " + ", ".join(f"{count} {code}" for code, count in recall.withheld.items()))
     for line in recall.notes:

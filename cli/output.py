@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PIPED_COLUMNS: Final = 160  # a pipe has no width; wide enough that tables don't wrap
-SHORT_ID_CHARS: Final = 8
 WORDS_SHOWN: Final = 50  # ids or names on one line
 _STDERR: Final = 2
 
@@ -136,7 +135,9 @@ def first_of(words: Sequence[str], total: int, between: str = " ") -> str:
 
 def short(id: str) -> str:
     """An id as people see and type it."""
-    return id[-SHORT_ID_CHARS:]
+    from bus.frames import tail
+
+    return tail(id)
 
 
 # --- streams that fail --------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def register(app: typer.Typer) -> None:
 def project_add(call: Call, tenant: TenantName, name: Name, display: Display = None) -> int | None:
     """Add a project to a tenant."""
     done = call.ask_control(lambda control: control.project_add(tenant, name, display=display, by=me()))
-    return told(call, done, f"project {name} of {tenant} is there; next: cordon agent add {tenant} AGENT --project {name}")
+    next_ = f"cordon agent add {tenant} AGENT --project {name}{call.chosen()}"
+    return told(call, done, f"project {name} of {tenant} is there; next: {next_}")
 
 
 def project_list(call: Call, tenant: TenantName) -> int | None:
@@ -140,7 +141,11 @@ def project_unshare(call: Call, tenant: TenantName, name: Name, with_: With = []
 def project_archive(call: Call, tenant: TenantName, name: Name, message: Message = "") -> int | None:
     """Refuse writes into a project from now on; reads, holds and releases go on."""
     done = _move(call, tenant, name, "archive", message)
-    return told(call, done, f"project {name} is archived; restore it with: cordon project restore {tenant} {name} -m REASON")
+    return told(
+        call,
+        done,
+        f"project {name} is archived; restore it with: cordon project restore {tenant} {name} -m REASON{call.chosen()}",
+    )
 
 
 def project_restore(call: Call, tenant: TenantName, name: Name, message: Message = "") -> int | None:
@@ -162,7 +167,8 @@ def member_add(call: Call, tenant: TenantName, name: Name, agent: AgentName, mes
     """Make an agent a member of a project."""
     reason = required_message(message)
     done = call.ask_control(lambda control: control.projects.member_add(tenant, name, agent, message=reason, by=me()))
-    then = "" if done["carried"] else f"; its credential carries the project after: cordon agent rotate {tenant} {agent}"
+    rotate = f"cordon agent rotate {tenant} {agent}{call.chosen()}"
+    then = "" if done["carried"] else f"; its credential carries the project after: {rotate}"
     return told(call, done, f"agent {agent} is a member of {name}{then}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,6 +178,7 @@ def restore(
             show("It is a part of the ledger: nobody can write in it, and it can't be made live.")
         else:
             show("Agents can't write in it (read_only in its cordon.toml)." if made["read_only"] else "It is live.")
+        show(f"start it: cordon up --detach --home {shlex.quote(into)}")
     if not made["later"]:
         note(f"cordon: later erasures, holds and revocations could not be looked up: {render_untrusted(made['later_why_not'])}.")
     return None

@@ -6,20 +6,18 @@ Invariant: with --json each line is one frame, whole; a gap in the feed is said,
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .call import Call
 from .command import MEMORY, command
 from .exits import NAMES, Exit
-from .output import note, print_json, short, show
+from .output import note, print_json, show
 from .render import render_untrusted
 
 if TYPE_CHECKING:
     from bus import Feed, MemoryBus, Notice
-
-_IDS_SHOWN: Final = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -80,7 +78,7 @@ async def _watch(memory: MemoryBus, out: _Printer, ack: bool) -> None:
 
         async def notices() -> None:
             async for notice in memory.notices():
-                last = out.frame(notice, _notice_line(notice))
+                last = out.frame(notice, f"notice     {notice}")
                 if ack:
                     await memory.ack(notice)
                 if last:
@@ -90,15 +88,7 @@ async def _watch(memory: MemoryBus, out: _Printer, ack: bool) -> None:
         tasks.start_soon(notices)
 
 
-def _ids(ids: list[str], total: int) -> str:
-    shown = " ".join(short(id) for id in ids[:_IDS_SHOWN])
-    return shown + (f" and {total - _IDS_SHOWN} more" if total > _IDS_SHOWN else "")
-
-
 def _feed_line(frame: Feed) -> str:
-    return f"{frame.kind:<10} {frame.project} {frame.classification} @{frame.position} {_ids(frame.ids, len(frame.ids))}"
+    from bus.frames import tails
 
-
-def _notice_line(notice: Notice) -> str:
-    what = "you were served what is now held" if notice.kind == "recall" else "what was held is released"
-    return f"notice     case {short(notice.case)}, {what}: {_ids(notice.ids, notice.total)}"
+    return f"{frame.kind:<10} {frame.project} {frame.classification} @{frame.position} {tails(frame.ids, len(frame.ids))}"

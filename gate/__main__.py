@@ -68,7 +68,7 @@ def main() -> int:
             job = Job(what, folder.resolve(), args.position, args.before, args.wanted, args.with_)
             return copied(args.home.resolve(), args.shard, os.environ.get("CORDON_URL", ""), job, os.environ.get("CORDON_CA", ""))
     gc.disable()  # what imports make stays: looking for garbage among it takes half a second
-    from .service import run
+    from .process import run
 
     gc.freeze()
     gc.enable()

@@ -46,7 +46,7 @@ class Projects:
         """The answer to one request. Raises Refused."""
         if req.action == "list":
             start = max(0, req.cursor)
-            rows = filled(listed(t, p) for _, p in sorted(t.projects.items())[start:])
+            rows = filled(listed(p) for _, p in sorted(t.projects.items())[start:])
             more = following(start, len(rows), len(t.projects))
             return Done(request_id=req.request_id, result={"tenant": t.name, "projects": rows, "next": more})
         if req.action == "show":
@@ -156,7 +156,7 @@ def nearest(t: Tenant, name: str) -> dict[str, str]:
     return {"nearest": found[0]} if found else {}
 
 
-def listed(t: Tenant, p: Project) -> dict[str, Any]:
+def listed(p: Project) -> dict[str, Any]:
     """A project as plain values, short."""
     return {
         "name": p.name,
@@ -172,7 +172,7 @@ def shown(t: Tenant, p: Project) -> dict[str, Any]:
     """The same with its members, and its latest changes: when, what, by whom, why."""
     members = sorted(a.name for a in t.agents.all if p.name in a.projects and not a.whole)
     return {
-        **listed(t, p),
+        **listed(p),
         "borrows": sorted(x.name for x in t.projects.values() if p.name in x.shared_with and x.state != "deleted"),
         "members": members[:PAGE_ITEMS_MAX],
         "members_total": len(members),

@@ -152,16 +152,20 @@ TABLE: dict[str, Wording] = {
         "rejected", "A memory in this report is unknown here.", "Report only memories that this agent was served."
     ),
     "memory_unknown": Wording(
-        "rejected", "There is no such memory here.", "Check the id; a short id needs at least its last 8 characters."
+        "rejected",
+        "This credential sees no such memory.",
+        "Check the id (at least its last 8 characters). It sees its own projects alone: `cordon agent show` names them.",
     ),
     "id_ambiguous": Wording("rejected", "More than one id ends so.", "Give more characters of the id."),
     "notice_unknown": Wording("rejected", "There is no such open notice for this agent.", "Call `sync` for the open ones."),
     "agent_unknown": Wording(
-        "rejected", "There is no such agent in this tenant.", "List agents with `cordon agent list TENANT`."
+        "rejected",
+        "There is no such agent in this tenant, or none in this credential's projects.",
+        "List agents and their projects with `cordon agent list TENANT`.",
     ),
     "case_unknown": Wording("rejected", "There is no such case.", "List cases with `cordon case list`."),
     "recall_unknown": Wording("rejected", "There is no such recall.", "Check the id; reads are kept for 90 days."),
-    "message_missing": Wording("rejected", "A reason is required.", "Say why with -m."),
+    "message_missing": Wording("rejected", "A reason is required.", "Say why in `message` (-m)."),
     "task_unknown": Wording("rejected", "No memory of this project names that task.", "Check the task's label and the project."),
     "task_open": Wording(
         "rejected",
@@ -169,7 +173,11 @@ TABLE: dict[str, Wording] = {
         "Write with `task_state` resolved or abandoned when it is, then compact it.",
     ),
     "end_unknown": Wording("rejected", "There is no such end of memories here.", "List them with `cordon prune --list`."),
-    "selector_empty": Wording("rejected", "The selector matches no memory.", "Give ids, agent:NAME, run:LABEL or source:URI."),
+    "selector_empty": Wording(
+        "rejected",
+        "The selector matches no memory that this credential sees.",
+        "Give ids, agent:NAME, user:ID, run:LABEL or source:URI.",
+    ),
     "nothing_to_review": Wording(
         "rejected", "This memory is not waiting for a review.", "Only memories held at write are reviewed; cases are released."
     ),
@@ -231,7 +239,7 @@ TABLE: dict[str, Wording] = {
     "person_missing": Wording(
         "denied",
         "This credential doesn't say which person holds it.",
-        "Use one made with `cordon agent add … --role operator --person NAME`.",
+        "Use one made with `cordon agent add … --role operator --project PROJECT --person NAME`.",
     ),
     "erasure_unknown": Wording("rejected", "There is no such erasure.", "List them with `cordon erasure list`."),
     "legal_hold_unknown": Wording("rejected", "There is no such legal hold.", "List them with `cordon legal-hold list`."),

@@ -9,12 +9,11 @@ import json
 import logging
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 from nats.aio.client import Client
@@ -22,10 +21,9 @@ from nats.aio.client import Client
 from bus.errors import ConfigError, CordonError
 from bus.identity import RegistryEntry, UserNats, parse_creds, verify_jwt, verify_registry
 from bus.limits import RECONNECT_FIRST_S
-from bus.servers import KEPT_PING_S, SERVER_VERSION_MIN, Servers, Troubles, servers
+from bus.servers import KEPT_PING_S, SERVER_VERSION_MIN, Servers, Troubles
 from gate.clock import SteadyClock
 from gate.config import DRAIN_S
-from gate.event_loop import loop_factory
 from gate.housekeeping import housekeeping, tending
 from gate.lease import Lease
 from gate.ledger import erased
@@ -41,20 +39,16 @@ from gate.outbox import Outbox
 from gate.paths import Paths
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.lineage import LineageStore
-from gate.quotas import DEFAULT, Quotas, quotas
+from gate.quotas import DEFAULT, Quotas
 from gate.reading.admit import Admission
 from gate.recovery import Recovery, set_all_aside, stamp, streams
 from gate.shard import Shard
 from gate.shared_registry import fetch_registry, publish_registry
-from gate.state.tenant import UnknownEvent
 from gate.verifying.gaps import blocks_around_gaps
 from gate.verifying.survey import Survey
 from gate.writing.sequencer import Stored
 
 log = logging.getLogger(__name__)
-Mode = Literal["serve", "rebuild"]
-EXIT_REFUSED: Final = 65  # the ledger or a projection forbids serving: a restart changes nothing
-EXIT_AGAIN: Final = 75  # a store was found damaged while it served: started again, it is made anew
 PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 # Collecting everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: gate.housekeeping says when.
@@ -443,72 +437,3 @@ async def _accept(shard: Shard, by: str) -> None:
     for t in [t for t in shard.tenants.values() if not t.deleted]:
         accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
         await shard.sequencer.commit(t, [Stored(accepted)])
-
-
-def refusal(e: BaseException) -> dict[str, str]:
-    """What the supervisor and the operator see when the gatekeeper will not serve."""
-    if isinstance(e, CordonError):
-        return {"reason": e.reason, "message": e.message, "advice": e.advice}
-    if isinstance(e, UnknownEvent):
-        return {
-            "reason": "unknown_event",
-            "message": f"The ledger holds an event that this version doesn't know: {e}.",
-            "advice": "Use the version that wrote it, or a newer one.",
-        }
-    return {"reason": "internal", "message": f"The gatekeeper failed: {type(e).__name__}.", "advice": "See its log."}
-
-
-def run(
-    home: Path,
-    shard: int,
-    mode: Mode,
-    accept_by: str | None,
-    *,
-    rates: bool = True,
-    kept: Sequence[str] = (),
-    nats_url: str = "",
-    creds: str = "",
-    ca: str = "",
-    read_only: bool = False,
-    day: str = "",
-) -> int:
-    """The process: serve or rebuild. With `nats_url` an external server or cluster, in turn with other gatekeepers.
-
-    `kept`: quotas as NAME=NUMBER. `day`: see SteadyClock.begin. Returns the exit code.
-    """
-    paths = Paths(home, shard, Path(creds) if creds else None)
-    paths.error.unlink(missing_ok=True)
-    try:
-        url = nats_url or os.environ.get("CORDON_URL") or str(json.loads(paths.status.read_text())["url"])
-    except (OSError, ValueError, KeyError):
-        print("cordon gate: no broker: run/status.json names no url and CORDON_URL is not set", file=sys.stderr)
-        return 2
-    try:
-        where, limits = servers(url, ca or None), Limits(rates, quotas(kept), read_only, day)
-        runner = asyncio.Runner(loop_factory=loop_factory())
-        with runner:
-            if mode == "serve":
-                runner.run((serve_in_turn if nats_url else serve)(paths, where, limits))
-                return 0
-            result = runner.run(rebuild(paths, where, accept_by, day))
-        print(json.dumps(result))
-        return 0
-    except ProjectionUnusable as e:
-        if e.reason == "stream":
-            return _refused(paths, e, mode)
-        log.error("%s: it is set aside, the next start makes it anew", e)
-        set_aside(e.path, paths.aside(stamp()))
-        return EXIT_AGAIN
-    except (LedgerError, UnknownEvent, ConfigError, Owned) as e:
-        return _refused(paths, e, mode)
-    except Exception as e:
-        log.exception("stopped")
-        write_atomically(paths.error, json.dumps(refusal(e)))
-        return 70
-
-
-def _refused(paths: Paths, e: Exception, mode: str) -> int:
-    log.error("refusing to serve: %s", e)
-    write_atomically(paths.error, json.dumps(refusal(e)))
-    print(json.dumps(refusal(e)) if mode != "serve" else f"cordon gate: {e}", file=sys.stdout if mode != "serve" else sys.stderr)
-    return EXIT_REFUSED

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from bus.frames import TAIL_CHARS
 from gate.config import CASE_ROOTS_MAX
 from gate.identify import Principal
 from gate.projections.catalog import cited_names
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gate.shard import Shard
 
 
-SHORT_CHARS: Final = 8
 NAMED_AT_ONCE: Final = 1_024  # agents: a millisecond or two of the loop
 
 
@@ -72,6 +72,8 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
         elif kind == "source" and value:
             found |= sources.seqs
             found |= {seq for seq, evidence in t.cited if seq > sources.upto and value in cited_names(evidence)}
+        elif ":" in term:  # no id: a kind that isn't known, or one without a value
+            raise Refused("selector_empty", field="selector")
         else:
             found.add(resolve(p, term))
     found = {s for s in found if decide(p, s)}
@@ -107,7 +109,7 @@ Named = TypeVar("Named", bound=_Identified)
 def resolve_tail(known: Iterable[Named], id_: str, prefix: str) -> list[Named]:
     """Those of `known` with this id, or whose id ends with at least its last 8 characters."""
     bare = id_.removeprefix(prefix)
-    return [x for x in known if x.text == id_ or (len(bare) >= SHORT_CHARS and x.text.endswith(bare))]
+    return [x for x in known if x.text == id_ or (len(bare) >= TAIL_CHARS and x.text.endswith(bare))]
 
 
 async def names_of(p: Principal, agents: Sequence[Agent]) -> list[str]:
@@ -129,7 +131,7 @@ def known_agent(p: Principal, name: str) -> Agent:
 def find_agent(t: Tenant, name: str) -> Agent:
     """An agent by name, id or the end of its id."""
     agent = t.agents.by_name.get(name) or t.agents.by_key.get(name)
-    if agent is None and len(name) >= 8:
+    if agent is None and len(name) >= TAIL_CHARS:
         found = t.agents.ending(name)
         agent = found[0] if len(found) == 1 else None
     if agent is None:

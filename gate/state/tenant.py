@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import ORIGINS, NoticeKind, Readers, State
+from bus.frames import ORIGINS, TAIL_CHARS, NoticeKind, Readers, State
 from bus.identity import user_token
 from bus.subjects import is_user_token
 from gate import ids
@@ -132,9 +132,9 @@ class Tenant:
     def find_short(self, tail: str) -> list[int]:
         """tenant_seqs whose id ends with `tail` (at least 8 characters, the rest of the id is checked too)."""
         bare = tail.removeprefix("mem_")
-        if not 8 <= len(bare) <= ids.ID_CHARS:
+        if not TAIL_CHARS <= len(bare) <= ids.ID_CHARS:
             return []
-        probe = ids.raw("mem_" + "0" * 18 + bare[-8:])
+        probe = ids.raw("mem_" + "0" * (ids.ID_CHARS - TAIL_CHARS) + bare[-TAIL_CHARS:])
         if probe is None:
             return []
         end = _tail(probe)

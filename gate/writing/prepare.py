@@ -80,7 +80,7 @@ def _screened(w: Write, vector: npt.NDArray[np.float16], encoder: str, salt: Cal
     """Its screening, and the body as it will be stored."""
     assert w.redacted is not None
     p = w.principal
-    w.screening = yield from look(w.said, origin=origin_of(p, w.checked), kind=w.checked.kind)
+    w.screening = yield from look(w.said, origin=origin_of(p, w.checked))
     root = w.evidence[0][:EVIDENCE_ROOT_CHARS] if w.evidence else ""
     w.evroot = p.tenant.label_hash(root)
     run, task, session, trace_id, scope_id = w.labels

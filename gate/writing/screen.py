@@ -37,16 +37,16 @@ class Screening(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def screen(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | None = None) -> Screening:
-    """Screens one draft. `origin` and `kind` are indices of ORIGINS and KINDS; `tools` the writer's registered ones, lower case.
+def screen(text: str, *, origin: int, tools: frozenset[str] | None = None) -> Screening:
+    """Screens one draft. `origin` is an index of ORIGINS; `tools` the writer's registered ones, lower case.
 
     Without `tools` (None) names of tools are not judged. Scores of different reasons add up as independent doubts: 500 and 600
-    give 800; of one reason the highest counts. `kind` is for thresholds per kind; none has been calibrated yet.
+    give 800; of one reason the highest counts.
     """
-    return finished(look(text, origin=origin, kind=kind, tools=tools))
+    return finished(look(text, origin=origin, tools=tools))
 
 
-def look(text: str, *, origin: int, kind: int = 0, tools: frozenset[str] | None = None) -> Steps[Screening]:
+def look(text: str, *, origin: int, tools: frozenset[str] | None = None) -> Steps[Screening]:
     """The same in steps: a text of 64 KiB takes 8 ms."""
     copy = fold(text).text
     hidden = _hidden(text)

@@ -292,7 +292,7 @@ def test_the_ledger_s_streams_are_given_more_room_while_all_runs(cordon: Shell) 
     written(cordon, "It goes on meanwhile")
 
 
-@pytest.mark.parametrize("role", ["agent", "ingest", "user_session"])
+@pytest.mark.parametrize("role", ["agent", "ingest", "user_gateway", "user_session"])
 def test_an_agent_that_could_use_no_memory_is_not_made_and_its_name_stays_free(cordon: Shell, role: str) -> None:
     name = role.replace("_", "-")
     refusal = cordon.no("usage", "agent", "add", "demo", f"lone-{name}", "--role", role, "--user", "u1")
@@ -333,8 +333,37 @@ def test_a_range_of_blocks_that_holds_none_is_a_mistake_and_no_clean_bill(cordon
     assert cordon.ok("verify", "--from", "1", "--to", "2")["blocks"] == 2
 
 
-def test_a_role_that_needs_no_project_is_made_without_one(cordon: Shell) -> None:
+def test_a_role_that_needs_no_project_is_made_without_one_and_is_said_to_see_nothing(cordon: Shell) -> None:
     assert cordon.ok("agent", "add", "demo", "looker", "--role", "auditor")["projects"] == []
+    blind = cordon("agent", "add", "demo", "blind", "--role", "operator")
+    assert "cordon agent rotate demo blind --project NAME" in blind.err
+    id = written(cordon, "An operator without a project sees nothing")
+    refusal = cordon.no("refused", "why", id, "--as", "demo/blind")
+    assert (refusal["reason"], "its own projects alone" in refusal["advice"]) == ("memory_unknown", True)
+    seeing = cordon("agent", "rotate", "demo", "blind", "--project", "main")
+    assert not seeing.err
+    cordon.ok("why", id, "--as", "demo/blind")
+
+
+def test_a_command_that_comes_next_names_the_home_that_was_meant(cordon: Shell) -> None:
+    home = str(cordon.home)
+    assert cordon("tenant", "add", "next").out.endswith("cordon project add next PROJECT\n")
+    assert f"--project p1 --home {home}" in cordon("project", "add", "next", "p1", "--home", home).out
+
+
+def test_a_helper_s_forbidden_verb_is_answered_with_those_that_it_has(cordon: Shell) -> None:
+    cordon.ok("agent", "delegate", "asker", "--verb", "query", *WRITER)
+    refusal = cordon.no("not permitted", "write", "It may only ask", "--as", "demo/writer--asker")
+    assert "demo/writer--asker is for query alone" in refusal["message"]
+    cordon.ok("query", "anything", "--as", "demo/writer--asker")
+
+
+def test_a_selector_of_no_known_kind_is_no_id(cordon: Shell) -> None:
+    id = written(cordon, "What is named beside it isn't held either")
+    for wrong in ("sauce:mail:1", "agent:"):
+        refusal = cordon.no("refused", "hold", id, wrong, "--now", "-m", "a slip", *OPS)
+        assert (refusal["reason"], refusal["field"]) == ("selector_empty", "selector")
+    assert cordon.ok("hold", id, "--dry-run", *OPS)["already_held"] == 0
 
 
 # --- memories ---------------------------------------------------------------------------------------

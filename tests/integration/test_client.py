@@ -185,16 +185,36 @@ def test_the_project_is_the_calls_then_the_connections_then_the_environments(
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"), [({"kind": "fatc"}, "kind"), ({"ttl": "soon"}, "ttl"), ({"evidence": "a"}, "evidence")]
+    ("fields", "field"), [({"kind": "fatc"}, "kind"), ({"ttl": "soon"}, "ttl"), ({"evidence": [1]}, "evidence[0]")]
 )  # fmt: skip
 def test_a_value_outside_its_type_is_rejected_by_name_before_sending(server: Broker, fields: dict[str, Any], field: str) -> None:
     async def scenario(memory: bus.MemoryBus, rim: Rim) -> None:
         with pytest.raises(bus.Rejected) as rejected:
             await memory.write("a", **fields)
         assert (rejected.value.reason, rejected.value.field) == ("bad_field", field)
+        assert str(rejected.value).startswith(f"[{field}] ")
+        assert ("fact, preference, " in str(rejected.value)) == (field == "kind"), "the words that it takes"
         assert not rim.seen
 
     play(server, scenario)
+
+
+def test_one_source_or_parent_needs_no_list(server: Broker) -> None:
+    async def scenario(memory: bus.MemoryBus, rim: Rim) -> None:
+        await memory.write("a", evidence="mail:1", derived_from=("mem_1", "mem_2"))
+        [draft] = rim.requests("write")
+        assert (draft.evidence, draft.derived_from) == (["mail:1"], ["mem_1", "mem_2"])
+
+    play(server, scenario)
+
+
+def test_a_credential_without_a_project_is_told_to_get_one(server: Broker) -> None:
+    async def scenario() -> None:
+        async with bus.connect(server.url, creds("see:internal")) as memory:
+            with pytest.raises(bus.ConfigError, match="Ask the operator for one with a project"):
+                await memory.query("q")
+
+    asyncio.run(scenario())
 
 
 def test_a_lone_surrogate_is_rejected_before_sending(server: Broker) -> None:

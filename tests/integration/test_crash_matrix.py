@@ -39,6 +39,7 @@ _GATEKEEPER = (
     AROUND
     + """
 sys.setswitchinterval(0.0005)
+import gate.process as process
 import gate.projections.lineage as lineage
 import gate.recovery as recovery
 import gate.service as service
@@ -59,7 +60,7 @@ around(Catalog, "_commit", before="before the catalog's commit", after="after th
 around(lineage, "_apply", before="before the lineage store's commit", after="after the lineage store's commit")
 around(service, "set_all_aside", after="stores set aside")
 around(recovery.Recovery, "_flush", before="replayed, not in the stores", after="replayed into the stores")
-sys.exit(service.run(home, 0, "rebuild" if "--rebuild" in sys.argv else "serve", None))
+sys.exit(process.run(home, 0, "rebuild" if "--rebuild" in sys.argv else "serve", None))
 """
 )
 WRITE = (

@@ -38,7 +38,7 @@ import gate.erasure.stores as stores
 from gate.erasure.requests import Requests
 from gate.ledger.committer import Committer
 from gate.projections.catalog import Catalog
-from gate.service import run
+from gate.process import run
 around(Requests, "_carry_out", before="before the event")
 around(Committer, "append", after="event appended, not applied", when=lambda _, data: b"memory_erased" in data)
 around(Catalog, "erase", before="out of postings and vectors", after="out of the catalog")

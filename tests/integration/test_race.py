@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 sys.setswitchinterval(0.0005)
 from gate.reading.recalls import Recalls
-from gate.service import run
+from gate.process import run
 Recalls.last_look = False
 sys.exit(run(Path(sys.argv[2]), 0, "serve", None))
 """

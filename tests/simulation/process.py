@@ -204,7 +204,7 @@ class Process:
                 self._end(e)
 
     def _end(self, error: Exception) -> None:
-        """As gate.service.run does it: a store that can be made anew is set aside, and whose turn is over stands by again."""
+        """As gate.process.run does it: a store that can be made anew is set aside, and whose turn is over stands by again."""
         self.told(f"{self.name}: {error}")
         if isinstance(error, ProjectionUnusable) and error.reason != "stream":
             set_aside(error.path, self.paths.aside(f"{self.deaths}"))

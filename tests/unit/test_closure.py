@@ -18,7 +18,6 @@ from gate.projections.lineage import LineageStore
 from gate.projections.lineage_rows import EdgeLine, Rows
 
 Edges = list[tuple[int, int, int]]  # parent, child, kind
-ALL_KINDS = range(8)
 
 
 def breadth_first(edges: Edges, roots: Collection[int], kinds: Collection[int], hops: int | None) -> dict[int, int]:

@@ -22,15 +22,19 @@ from bus.errors import (
     WriteRejected,
 )
 from bus.frames import (
+    ORIGINS,
     VERB_OF,
     Actor,
     AdminRequest,
+    Case,
     Draft,
     Frame,
     Item,
     Memory,
     MemoryRequest,
+    Notice,
     OpsRequest,
+    Plan,
     Push,
     Query,
     Recall,
@@ -42,6 +46,7 @@ from bus.frames import (
     decode_reply,
     encode,
     raise_refusal,
+    words_of,
 )
 
 texts = st.text(max_size=40)
@@ -185,13 +190,62 @@ def test_a_receipt_is_a_sentence() -> None:
     )
 
 
-def test_the_ids_of_a_recall_are_in_rank_order() -> None:
-    def item(id: str) -> Item:
-        memory = Memory(
-            id=id, content="a", kind="fact", project="p1", origin="external", trust=0.2, trust_floor=0.2, actor=Actor(id="agt_1"),
-            written_at="2026-01-31T12:00:00Z",
-        )  # fmt: skip
-        return Item(memory=memory, decision="admit", reasons=["within_policy"])
+def item(id: str) -> Item:
+    memory = Memory(
+        id=id, content="\x1b[31ma", kind="fact", project="p1", origin="external", trust=0.2, trust_floor=0.2,
+        actor=Actor(id="agt_1"), written_at="2026-01-31T12:00:00Z",
+    )  # fmt: skip
+    return Item(memory=memory, decision="admit", reasons=["within_policy"])
 
+
+def test_a_refusal_of_a_field_says_in_its_sentence_which_and_how_much_it_holds() -> None:
+    refusal = Refusal(
+        error="rejected", reason="too_long", message="A field is over its limit.", advice="Cut it.", field="content"
+    )
+    assert str(raise_refusal(refusal, Draft)) == "[content] A field is over its limit. Cut it."
+    limited = msgspec.structs.replace(refusal, limit=65_536)
+    assert str(raise_refusal(limited, Draft)) == "[content, limit 65,536] A field is over its limit. Cut it."
+    quota = msgspec.structs.replace(limited, error="unavailable")
+    assert str(raise_refusal(quota, Draft)) == "[content, limit 65,536] A field is over its limit. Cut it."
+    assert raise_refusal(limited, Draft).message == "A field is over its limit."
+
+
+@pytest.mark.parametrize(
+    ("frame", "field", "words"),
+    [
+        (Query, "tool_risk", ["none", "read_only", "writes_local", "external_side_effect", "privileged"]),
+        (Query, "required_origin[...]", list(ORIGINS)),
+        (Draft, "origin", list(ORIGINS)),  # the empty one stands for none
+        (Draft, "content", []),
+        (Draft, "nonesuch", []),
+    ],
+)
+def test_the_words_that_a_field_takes_are_known(frame: type[Frame], field: str, words: list[str]) -> None:
+    assert words_of(frame, field) == words
+
+
+def test_a_recall_is_as_long_as_what_was_admitted_and_its_sentence_holds_no_agent_s_text() -> None:
+    two = Recall(recall_id="rec_1", admitted=[item("mem_00000002"), item("mem_00000001")], withheld={"held": 3})
+    assert (len(two), [i.memory.id for i in two]) == (2, two.ids)
+    assert str(two) == "2 admitted: 00000002 00000001; withheld: 3 held."
+    none = Recall(recall_id="rec_1", why_empty="nothing in this project matches")
+    assert (bool(none), list(none)) == (False, [])
+    assert str(none) == "Nothing was admitted: nothing in this project matches."
+
+
+def test_notices_plans_and_cases_are_sentences() -> None:
+    told: dict[str, Any] = {"notice": "n", "agent": "", "case": "case_00000009", "position": 1}
+    held = Notice(kind="recall", ids=["mem_00000001"], total=1, **told)
+    assert str(held) == "case 00000009, you were served what is now held: 00000001"
+    many = Notice(kind="released", ids=[f"mem_0000000{i}" for i in range(9)], total=12, **told)
+    assert str(many).endswith("what was held is released: " + " ".join(f"0000000{i}" for i in range(8)) + " and 4 more")
+    plan = Plan(plan="plan_1", roots=[], members=[], count=1, agents_to_tell_count=1, told_elsewhere=1)
+    assert str(plan) == "plan_1 would hold 1 memory and tell 2 agents."
+    case = Case(case="case_00000009", state="open", by="ops", count=1_200, told_count=2, acked_count=1)
+    assert str(case) == "00000009 is open: 1,200 memories; 1 of 2 told have acknowledged."
+    assert str(msgspec.structs.replace(case, told_count=0)).endswith("; nobody was told.")
+
+
+def test_the_ids_of_a_recall_are_in_rank_order() -> None:
     assert Recall(recall_id="rec_1", admitted=[item("mem_2"), item("mem_1")]).ids == ["mem_2", "mem_1"]
     assert Recall(recall_id="rec_1").ids == []
