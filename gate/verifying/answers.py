@@ -91,7 +91,7 @@ class Answers:
         for first in range(0, index.n if index else 0, PART_ROWS):
             assert index is not None
             rows = np.arange(first, min(first + PART_ROWS, index.n), dtype=np.int32)
-            parts.append(await self.shard.index.call(lambda r=rows: digest(index.vectors.gather(r))))  # type: ignore[misc]
+            parts.append(await self.shard.index.call(lambda r=rows: digest([index.vectors.gather(r)])))  # type: ignore[misc]
         return {"parts": parts, "rows": index.n if index else 0}
 
     async def _lineage(self, tenant: int, req: AdmVerify) -> dict[str, Any]:

@@ -6,20 +6,25 @@ Both sides scale to unit length and round to bfloat16, so the bits are the same 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gate.model.unit import unit
+from gate.model.unit import CHUNK_ROWS, unit
 
 PART_ROWS: Final = 1_024
+
 DIM: Final = 256
 
 
-def digest(vectors: npt.NDArray[np.float32]) -> str:
-    """Of float32[n, dim] whose numbers are bfloat16 ones."""
-    return hashlib.blake2b((vectors.view(np.uint32) >> 16).astype("<u2").tobytes(), digest_size=16).hexdigest()
+def digest(chunks: Iterable[npt.NDArray[np.float32]]) -> str:
+    """Of float32[n, dim], one after another, whose numbers are bfloat16 ones."""
+    found = hashlib.sha256()
+    for chunk in chunks:
+        found.update((chunk.view(np.uint32) >> 16).astype("<u2").data)
+    return found.hexdigest()[:32]
 
 
 def rounded(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -58,4 +63,5 @@ def _part(rows: list[bytes | None]) -> str | None:
     whole = [row for row in rows if row is not None]
     if len(whole) < len(rows):
         return None
-    return digest(rounded(np.frombuffer(b"".join(whole), "<f2").reshape(len(rows), DIM).astype(np.float32)))
+    chunks = (b"".join(whole[i : i + CHUNK_ROWS]) for i in range(0, len(whole), CHUNK_ROWS))
+    return digest(rounded(np.frombuffer(chunk, "<f2").reshape(-1, DIM).astype(np.float32)) for chunk in chunks)
