@@ -193,7 +193,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            await self.barrier(t, lambda: self._close(p, ctx, req.message))
+            await self._close(p, ctx, req.message)
         labels, exposed = ctx.labels, cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
         return ContextAnswer(
@@ -216,6 +216,16 @@ class Operators:
         )
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
+        """One moment for reads and writes: what is served later is in the new head, what was sent before is of the old."""
+        _may_close(p, ctx, self.shard.now_ms())  # who may not makes no read wait
+        ctx.closing += 1
+        try:
+            await self.shard.writes.prepared((p.tenant.account, ctx.id))
+            await self.barrier(p.tenant, lambda: self._end(p, ctx, message))
+        finally:
+            ctx.closing -= 1
+
+    async def _end(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms, epoch = self.shard.now_ms(), ctx.epoch
         _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)

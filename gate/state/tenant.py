@@ -224,7 +224,7 @@ class Tenant:
                     self.cases[event.case].acked.add(agent.number)
             case E.ContextClosed():
                 ctx = self.context_of(self.agents.by_id[event.ctx])
-                if event.epoch > ctx.epoch:  # else it went idle and was read again while the close was written
+                if event.epoch > ctx.epoch:  # else it went idle meanwhile, or a replay met later reads first
                     ctx.begin_epoch(event.epoch)
             case E.TenantAdded():
                 self.name = event.name
