@@ -9,6 +9,7 @@ import hashlib
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final
 
@@ -395,14 +396,11 @@ class Tenant:
         for one in self.agents.counted(agent):
             one.review += by
 
-    def expose(self, case: CaseState) -> None:
-        """Mark every context that was served a member (within its window)."""
-        members = set(case.all_members().tolist())
-        for ctx in self.contexts.values():
-            if not ctx.exposed.isdisjoint((case.id,)) or not ctx.served:
-                continue
-            smaller, larger = (ctx.served.keys(), members) if len(ctx.served) < len(members) else (members, ctx.served.keys())
-            if any(s in larger for s in smaller):
+    @staticmethod
+    def expose(case: CaseState, members: AbstractSet[int], contexts: Iterable[Context]) -> None:
+        """Mark those of these contexts that were served a member (within their window)."""
+        for ctx in contexts:
+            if not ctx.served.keys().isdisjoint(members):
                 ctx.exposed.add(case.id)
 
     def _opened(self, seq: int, e: E.CaseOpened, note: str) -> None:
@@ -432,7 +430,7 @@ class Tenant:
             if e.plan:
                 self.plans_used.add(e.plan)
             self.raise_holds(members)
-            self.expose(case)
+            self.expose(case, set(members.tolist()), self.contexts.values())
         case.state, case.position = "open", seq
         self.generation = seq
 
@@ -542,10 +540,6 @@ class Tenant:
         self.note_served(agent, seqs)
         if record.epoch == ctx.epoch:
             self.expose_to_held(ctx, seqs)
-
-    def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
-        """Agents that were ever served any of `seqs`, in order of number."""
-        return [self.agents.all[number] for number in self.served_to.agents(seqs)]
 
 
 def noted_from_outside(role: str, claimed: int) -> bool:
