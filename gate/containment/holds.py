@@ -6,6 +6,7 @@ clear the memory. A hold of unknown outcome stays held, its case `pending`. Runs
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from array import array
@@ -88,8 +89,10 @@ class Holds:
         select(p, req.selector, sources)  # what can't be held is refused before anything stands still
         return Named(sources=sources)
 
-    async def hold(self, p: Principal, req: Hold, named: Named) -> Held:
-        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
+    async def hold(self, p: Principal, req: Hold, named: Named, in_force: asyncio.Future[Held]) -> Held:
+        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still. `in_force` is
+        told of it before it is written.
+        """
         t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
@@ -108,6 +111,7 @@ class Holds:
             extra = await self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
         case = await self._set(p, roots, closure.nodes, message)
+        in_force.set_result(Held(case, added, closure, ms, 0.0))
         await self._seal_or_wait(p, case, named.plan_id, message)
         held_ms = (time.perf_counter() - start) * 1e3
         for i in range(0, len(extra), CASE_ROOTS_MAX):

@@ -73,6 +73,7 @@ class Tenant:
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
         self.turns: dict[int, tuple[Turn, ...]] = {}  # memories that superseded another agent's, or one of these
         self.promoted: dict[int, int] = {}  # memory of a task → the newest that it became in its project
+        self.promoted_with = set[int]()  # those that were held for what their promoter brought along, not for their text
         self.plans_used: set[bytes] = set()
         self.erasures: dict[bytes, Erasure] = {}
         self.legal_holds: dict[bytes, LegalHold] = {}
@@ -329,6 +330,8 @@ class Tenant:
                 self.turns[s] = turns
         if e.promotes:
             self.promoted[e.promotes] = s
+            if e.holds and not any(code.startswith("screen:") for code in e.holds):
+                self.promoted_with.add(s)
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)

@@ -16,7 +16,7 @@ import pytest
 from bus import frames
 from bus.frames import Case, CaseQuery, Cases, Hold, Notice, Plan, Release, Trace, TraceAnswer
 from bus.limits import PAYLOAD_BYTES_MAX
-from gate import ids
+from gate import ids, operators
 from gate.containment import notices
 from gate.containment.plans import PART
 from gate.identify import Principal
@@ -249,6 +249,26 @@ def test_a_case_that_was_cut_off_is_written_on_from_there_and_replayed_whole(
     assert again.story.t.columns.held.tolist() == room.story.t.columns.held.tolist()
     (case,) = again.story.t.cases.values()
     assert (case.state, case.told) == ("open", {room.reader.agent.number})
+
+
+def test_a_hold_that_the_ledger_doesn_t_confirm_is_answered_as_it_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk without a byte left the append waits; whoever asked was left to a time-out, and the members were held."""
+    monkeypatch.setattr(operators, "HOLD_ANSWER_S", 0.05)
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        t = room.story.t
+        shard.ledger.answers.clear()
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        assert (case.state, case.count, case.next) == ("pending", 3, None)
+        assert t.columns.held[[room.root, room.child, room.mixed]].tolist() == [1, 1, 1]
+        with pytest.raises(Refused, match="ledger_unreachable"):  # it waits behind the first, and is in force nowhere
+            await hold_now(shard, room.ops, room.text(room.other))
+        shard.ledger.answers.set()
+        later = await hold_now(shard, room.ops, room.text(room.mixed))
+        assert [k.state for k in t.cases.values()] == ["open", "open"]
+        assert (later.state, t.columns.at.held[room.other]) == ("open", 0), "what was refused isn't done when there is room"
+
+    run(scenario)
 
 
 def test_a_case_released_before_its_notices_were_written_stays_released(monkeypatch: pytest.MonkeyPatch) -> None:
