@@ -75,7 +75,7 @@ def show_case(case: Case, *, csv: bool = False) -> None:
         pairs["released"] = f"{case.released_at} by {render_untrusted(case.released_by)}"
     show(facts(pairs))
     if case.state == "pending":
-        show("in force, but the ledger has no room for it: it is written as soon as there is; a restart before then loses it")
+        show("in force, but the ledger has no room or no answer: it is written as soon as there is; a restart before may lose it")
     show_members(case.members, with_hops=False)
 
 

@@ -176,7 +176,9 @@ class TenantIndex:
         of_family = np.zeros(len(tenant.agents.all) + 1, np.bool_)  # by agent number; the last stands for all who came since
         of_family[family] = True
         numbers = {tenant.projects[name].number for name in root.projects} | {int(c.project[s]) for s in [*ctx.served]}
-        indexes = [self.projects[n] for n in sorted(numbers) if n in self.projects]
+        rows = c.n  # the loop goes on adding
+        written = np.unique(c.project[:rows][of_family.take(c.actor[:rows], mode="clip")])  # elsewhere there is nothing to count
+        indexes = [self.projects[n] for n in sorted(numbers.intersection(written.tolist())) if n in self.projects]
         looked_at = 0
         for term in text.heard():
             for index in indexes:

@@ -36,7 +36,7 @@ from bus.frames import (
 )
 from bus.limits import MESSAGE_CHARS_MAX, PAGE_ITEMS_MAX
 from gate import ids
-from gate.containment.holds import Held
+from gate.containment.holds import Held, Named
 from gate.containment.plans import counted_of, seen_of
 from gate.containment.selection import NAMED_AT_ONCE, known_agent, resolve
 from gate.identify import Principal
@@ -60,6 +60,7 @@ from gate.writing.validate import text_ok
 if TYPE_CHECKING:
     from gate.shard import Shard
 
+HOLD_ANSWER_S: Final = 4.0  # for its turn, and again for its receipt; both together are less than a client's patience
 CASES_MAX: Final = 100  # of a page, which may be full before
 STATS_ROWS: Final = 1 << 15  # counted at once: about 2 ms
 SELECTOR_MAX: Final = 64
@@ -152,8 +153,35 @@ class Operators:
             return await self.shard.holds.plans.plan(p, req)
         holds = self.shard.holds
         named = await holds.named(p, req)
-        held: Held = await self.acting(p, lambda: holds.hold(p, req, named))
-        return await holds.shown(p, held.case, req.request_id, held=held)
+        held = await self._held(p, req, named)
+        shown = await holds.shown(p, held.case, req.request_id, held=held)
+        # Where nothing is confirmed no further page would be answered, and who asks for one would take all for refused.
+        return shown if shown.state == "open" else msgspec.structs.replace(shown, next=None)
+
+    async def _held(self, p: Principal, req: Hold, named: Named) -> Held:
+        """The hold as it is written; or, where the ledger confirms nothing, as it is in force, its case `pending`. One whose turn
+        didn't come is withdrawn: what was refused happens no more.
+        """
+        in_force: asyncio.Future[Held] = self.shard.loop.create_future()
+        begun = withdrawn = False
+
+        async def run() -> Held:
+            nonlocal begun
+            if withdrawn:
+                raise Refused("ledger_unreachable")
+            begun = True
+            return await self.shard.holds.hold(p, req, named, in_force)
+
+        written = asyncio.ensure_future(self.acting(p, run))
+        written.add_done_callback(lambda done: done.cancelled() or done.exception())  # whether or not anybody still waits
+        await asyncio.wait([written, in_force], timeout=HOLD_ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        if not begun and not written.done():
+            withdrawn = True
+            raise Refused("ledger_unreachable")
+        await asyncio.wait([written, in_force], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([written], timeout=HOLD_ANSWER_S)
+        held: Held = written.result() if written.done() else in_force.result()
+        return held
 
     async def _cases(self, p: Principal, req: CaseQuery) -> Frame:
         t, holds = p.tenant, self.shard.holds
@@ -209,7 +237,7 @@ class Operators:
         if req.action == "close":
             if not req.message.strip():
                 raise Refused("message_missing", field="message")
-            await self.acting(p, lambda: self._close(p, ctx, req.message))
+            await self._close(p, ctx, req.message)
         labels, exposed = ctx.labels, cases_seen(p, ctx.exposed)
         shown = labels_here(p, labels.comp)
         return ContextAnswer(
@@ -232,6 +260,16 @@ class Operators:
         )
 
     async def _close(self, p: Principal, ctx: Context, message: str) -> None:
+        """One moment for reads and writes: what is served later is in the new head, what was sent before is of the old."""
+        _may_close(p, ctx, self.shard.now_ms())  # who may not makes no read wait
+        ctx.closing += 1
+        try:
+            await self.shard.writes.prepared((p.tenant.account, ctx.id))
+            await self.acting(p, lambda: self._end(p, ctx, message))
+        finally:
+            ctx.closing -= 1
+
+    async def _end(self, p: Principal, ctx: Context, message: str) -> None:
         now_ms, epoch = self.shard.now_ms(), ctx.epoch
         _may_close(p, ctx, now_ms)
         ended = end_events(p, of_session(p.tenant, ctx, now_ms), SESSION, "", now_ms)

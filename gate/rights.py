@@ -15,7 +15,7 @@ widens that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -316,9 +316,16 @@ def decide(p: Principal, resource: int | Agent, now_ms: int = 0) -> bool:
     return p.row.memories(p, resource, now_ms)
 
 
-def decide_all(p: Principal, memories: Iterable[int]) -> bool:
+def decide_rows(p: Principal, memories: Iterable[int]) -> list[int]:
+    """Those of many that it may name, in their order: `decide` of each. Tens of thousands, of what operators see, at once."""
+    if p.row.memories is visible:
+        return visible_rows(p, np.fromiter(memories, np.int32))
+    return [s for s in memories if decide(p, s)]
+
+
+def decide_all(p: Principal, memories: Collection[int]) -> bool:
     """Whether that holds for each of several: what it takes to act on a plan or case of somebody else."""
-    return all(decide(p, s) for s in memories)
+    return len(decide_rows(p, memories)) == len(memories)
 
 
 NOTHING: Final = Row(frozenset())

@@ -9,7 +9,7 @@ edge numbers + 1, so that 0 means none and fresh pages cost nothing: 4 B a node,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -100,16 +100,16 @@ class Adjacency:
 
     def edges_of(self, node: int) -> list[EdgeTo]:
         """The edges of one node in this direction, oldest first; none for an unknown node."""
+        return [*self.each(node)][::-1]
+
+    def each(self, node: int) -> Iterator[EdgeTo]:
+        """The same one by one, newest first: downwards one node may have ten thousands."""
         links = self._links
-        if not 0 <= node < len(links.head):
-            return []
-        found: list[EdgeTo] = []
-        link = links.head_at[node]
+        link = links.head_at[node] if 0 <= node < len(links.head) else 0
         while link:
             at = link - 1
-            found.append(EdgeTo(links.to_at[at], links.kind_at[at], int(links.confidence[at])))
+            yield EdgeTo(links.to_at[at], links.kind_at[at], int(links.confidence[at]))
             link = links.next_at[at]
-        return found[::-1]
 
     def count(self, nodes: npt.NDArray[np.int32]) -> int:
         """How many edges these nodes (each once) have in this direction, without making them."""

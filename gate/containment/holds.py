@@ -6,11 +6,12 @@ clear the memory. A hold of unknown outcome stays held, its case `pending`. Runs
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from array import array
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,16 +33,20 @@ from gate.state.cases import CaseState
 from gate.state.columns import REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
+from gate.steps import in_parts
 from gate.writing.sequencer import Stored, noted
 
 from .closure import Closure
 from .notices import Notices, notices_of
-from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans
+from .plans import CLOSURE_KINDS, Nodes, PlanRecord, Plans, agents_served
 from .rollback import written_since
 from .selection import Sources, find_sources, names_of, resolve, select
 
 if TYPE_CHECKING:
     from gate.shard import Shard
+
+
+CONTEXTS: Final = 64  # that are marked before others are served: at most 2,048 look-ups each
 
 
 class Named(NamedTuple):
@@ -84,8 +89,10 @@ class Holds:
         select(p, req.selector, sources)  # what can't be held is refused before anything stands still
         return Named(sources=sources)
 
-    async def hold(self, p: Principal, req: Hold, named: Named) -> Held:
-        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still."""
+    async def hold(self, p: Principal, req: Hold, named: Named, in_force: asyncio.Future[Held]) -> Held:
+        """Apply a plan, or plan and apply at once. Runs as an operation: the sequencer is drained and stands still. `in_force` is
+        told of it before it is written.
+        """
         t, message = p.tenant, req.message
         added: list[int] = []
         if named.plan is not None:
@@ -103,7 +110,8 @@ class Holds:
             closure, ms = await self.plans.closure(t, roots)
             extra = await self.plans.suspects(t, closure.nodes) if req.suspects else []
         start = time.perf_counter()
-        case = self._set(p, roots, closure.nodes, message)
+        case = await self._set(p, roots, closure.nodes, message)
+        in_force.set_result(Held(case, added, closure, ms, 0.0))
         await self._seal_or_wait(p, case, named.plan_id, message)
         held_ms = (time.perf_counter() - start) * 1e3
         for i in range(0, len(extra), CASE_ROOTS_MAX):
@@ -112,14 +120,16 @@ class Holds:
 
     async def _hold_suspects(self, p: Principal, case: CaseState, extra: list[int], message: str) -> None:
         """Suspects are a case of their own with a time limit, so that releasing them leaves the main case alone."""
-        members = p.tenant.down.closure(extra, CLOSURE_KINDS).nodes
-        suspects = self._set(
-            p, extra, members, f"suspects of {case.text}: {message}", until_ms=self.shard.now_ms() + SUSPECT_HOLD_MS
+        closure, _ = await self.plans.closure(p.tenant, extra)
+        suspects = await self._set(
+            p, extra, closure.nodes, f"suspects of {case.text}: {message}", until_ms=self.shard.now_ms() + SUSPECT_HOLD_MS
         )
         await self._seal_or_wait(p, suspects, b"", suspects.why)
 
-    def _set(self, p: Principal, roots: list[int], members: Nodes, why: str, until_ms: int = 0) -> CaseState:
-        """In memory first: from here on no read or write gets past it."""
+    async def _set(self, p: Principal, roots: list[int], members: Nodes, why: str, until_ms: int = 0) -> CaseState:
+        """In memory first: from here on no read or write gets past it. All members at one moment; then contexts are marked in
+        parts: writes wait for the end of the operation, and what is read meanwhile marks its context itself (`expose_to_held`).
+        """
         t, now_ms = p.tenant, self.shard.now_ms()
         case = CaseState(
             ids.new_raw(now_ms), p.agent.number, p.rights.person, why, array("i", roots), members, now_ms, CLOSURE_KINDS,
@@ -127,7 +137,9 @@ class Holds:
         )  # fmt: skip
         t.cases[case.id] = case
         t.raise_holds(members)
-        t.expose(case)
+        held = set(members.tolist())
+        async for some in in_parts(list(t.contexts.values()), CONTEXTS):
+            t.expose(case, held, some)
         return case
 
     async def _seal_or_wait(self, p: Principal, case: CaseState, plan_id: bytes, why: str) -> None:
@@ -142,7 +154,7 @@ class Holds:
         t, now_ms = p.tenant, case.opened_ms
         if case.state == "released":
             return
-        told = t.served_agents(case.members.tolist())
+        told = await agents_served(t, case.members)
         stored = self._parts_and_seal(p, case, plan_id, why) if case.state == "pending" else []
         stored += notices_of(case, "recall", told, now_ms)
         await self.shard.sequencer.commit(t, stored)
@@ -294,13 +306,13 @@ class Holds:
         if closure is None:
             closure, _ = await self.plans.closure(t, case.roots, case.kinds)
         hops, members = _hops(t, case, closure, page), set(case.all_members().tolist())
-        return [self.plans.member(t, s, n, members) for s, n in zip(page, hops, strict=True)]
+        return await self.plans.members(t, page, hops, members)
 
     async def listed(self, p: Principal, case: CaseState, cursor: int = 0) -> Case:
         """A case without its members, with a page of its roots and of whom it was told."""
         t, page = p.tenant, slice(cursor, cursor + PAGE_ITEMS_MAX)
         everyone = counted_rows(p, case.all_members())
-        crowd = _told_of(t, case, everyone)
+        crowd = await _told_of(t, case, everyone)
         told = await names_of(p, crowd)
         acked = await names_of(p, [a for a in crowd if a.number in case.acked])
         seen = visible_rows(p, everyone)
@@ -330,11 +342,11 @@ class Holds:
         )
 
 
-def _told_of(t: Tenant, case: CaseState, members: Nodes) -> list[Agent]:
+async def _told_of(t: Tenant, case: CaseState, members: Nodes) -> list[Agent]:
     """Those who were told, of these members at least."""
     if len(members) == len(case.members) + len(case.joined):
         return [t.agents.all[n] for n in sorted(case.told)]
-    return [a for a in t.served_agents(members.tolist()) if a.number in case.told]
+    return [a for a in await agents_served(t, members) if a.number in case.told]
 
 
 def _hops(t: Tenant, case: CaseState, closure: Closure, page: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from gate.projections import ProjectionUnwritable
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import counted_rows, decide, decide_all, visible_rows
+from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.steps import in_parts
 
@@ -42,6 +44,8 @@ DRIFT_SHARE: Final = 0.10
 KEPT_MAX: Final = 32  # plans at hand: applying a fresh one waits for no index thread
 OFF_LOOP_EDGES: Final = 20_000  # a graph this small is walked in well under a millisecond
 PART: Final = 512  # nodes of a closure that are looked at before others are served: a few milliseconds
+SHOWN: Final = 64  # the same of a page's members
+EDGES: Final = 2_048  # the same of edges: one node may have as many as there are
 
 Nodes = npt.NDArray[np.int32]
 
@@ -93,14 +97,11 @@ class Plans:
     async def suspects(self, t: Tenant, members: Nodes) -> list[int]:
         """Children by a served edge over the threshold that are not members themselves."""
         known = set(members.tolist())
+        edges = chain.from_iterable(map(t.down.each, members.tolist()))
         out = set[int]()
-        async for part in in_parts(members.tolist(), PART):
-            out |= {
-                edge.node
-                for m in part
-                for edge in t.down.edges_of(m)
-                if edge.kind == E.SERVED and edge.confidence >= SUSPECT_CONFIDENCE and edge.node not in known
-            }
+        while part := [*islice(edges, EDGES)]:
+            out |= {e.node for e in part if e.kind == E.SERVED and e.confidence >= SUSPECT_CONFIDENCE and e.node not in known}
+            await asyncio.sleep(0)
         return sorted(out)
 
     async def plan(self, p: Principal, req: Hold) -> Plan:
@@ -151,13 +152,12 @@ class Plans:
             projects.update(t.project_names[at.project[s]] for s in part)
             kinds.update(KINDS[at.kind[s]] for s in part)
             mixed += sum(1 for s in part if self._mixed(t, s, members))
-        told = set[int]()
         async for part in in_parts(nodes, PART):
             reads += sum(map(t.served_to.count, part))
-            told.update(t.served_to.agents(part))
+        told = await agents_served(t, closure.nodes)
         async for some in in_parts(list(t.contexts.values()), PART):
             exposed += sum(1 for ctx in some if not members.isdisjoint(ctx.served))
-        names = await names_of(p, [t.agents.all[number] for number in sorted(told)])
+        names = await names_of(p, told)
         roots = visible_rows(p, np.array(record.roots, np.int32))
         suspects = visible_rows(p, np.array(suspects, np.int32))
         again = [s for s in current_again(t, closure.nodes, self.shard.now_ms()) if decide(p, s)]
@@ -167,14 +167,14 @@ class Plans:
             plan=ids.text("plan_", plan_id),
             roots=[t.memory_id(r) for r in roots[page]],
             roots_count=len(roots),
-            members=[self.member(t, s, n, members) for s, n in zip(visible[page], seen.depth[page].tolist(), strict=True)],
+            members=await self.members(t, visible[page], seen.depth[page].tolist(), members),
             count=len(nodes),
             elsewhere=len(nodes) - len(visible),
             by_agent=_most(agents),
             by_project=_most(projects),
             by_kind=_most(kinds),
             by_depth=_most(Counter(map(str, seen.depth.tolist()))),
-            suspects=[self.member(t, s, 0, members) for s in suspects[page]],
+            suspects=await self.members(t, suspects[page], [0] * len(suspects[page]), members),
             suspects_count=len(suspects),
             mixed=mixed,
             already_held=int(np.count_nonzero(t.columns.held[closure.nodes])),
@@ -187,7 +187,7 @@ class Plans:
             position=t.position,
             next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (visible, roots, suspects, again, names))),
             closure_ms=round(ms, 3),
-            again=[self.member(t, s, 0) for s in again[page]],
+            again=await self.members(t, again[page], [0] * len(again[page])),
             again_count=len(again),
             rollback=ids.text("case_", record.rollback) if record.rollback else "",
         )
@@ -196,6 +196,13 @@ class Plans:
         """Whether it also derives from something that is not a member."""
         inside = [e.node in members for e in t.up.edges_of(seq) if e.kind in CLOSURE_KINDS]
         return any(inside) and not all(inside)
+
+    async def members(self, t: Tenant, seqs: list[int], hops: list[int], members: set[int] | None = None) -> list[Member]:
+        """A page of them, in parts: each may have 128 parents to look at."""
+        shown: list[Member] = []
+        async for part in in_parts([*zip(seqs, hops, strict=True)], SHOWN):
+            shown += [self.member(t, s, n, members) for s, n in part]
+        return shown
 
     def member(self, t: Tenant, seq: int, hops: int, members: set[int] | None = None) -> Member:
         """`members`: what it is a member of; None where it's a node of a trace, which is never mixed."""
@@ -284,7 +291,7 @@ class Plans:
         roots = set(record.roots)
         if any(k.released_position > record.generation and not roots.isdisjoint(k.roots) for k in t.cases.values()):
             changed.append("root_released")
-        if any(t.reviewed_at.get(r, 0) > record.generation for r in roots):
+        if any(t.reviewed_at[r] > record.generation for r in t.reviewed_at.keys() & roots):
             changed.append("root_reviewed")
         if len(added) > max(DRIFT_MIN, DRIFT_SHARE * len(planned)):
             changed.append("growth")
@@ -295,6 +302,16 @@ class Plans:
                 detail={"added": len(added), "planned": len(planned), "changed": changed},
             )
         return added
+
+
+async def agents_served(t: Tenant, members: Nodes) -> list[Agent]:
+    """Those that were ever served any of these memories, in order of number. Looked through in parts: who is served one meanwhile
+    may be missing, so members of a hold are held before.
+    """
+    told = set[int]()
+    async for part in in_parts(members.tolist(), PART):
+        told.update(t.served_to.agents(part))
+    return [t.agents.all[number] for number in sorted(told)]
 
 
 def counted_of(p: Principal, closure: Closure) -> Closure:

@@ -15,7 +15,7 @@ from gate.config import CASE_ROOTS_MAX
 from gate.identify import Principal
 from gate.projections.catalog import cited_names
 from gate.refusals import Refused
-from gate.rights import decide, shares_project
+from gate.rights import decide, decide_rows, shares_project
 from gate.state.principals import Agent
 from gate.state.tenant import Tenant
 from gate.steps import in_parts
@@ -76,12 +76,12 @@ def select(p: Principal, selector: Iterable[str], sources: Sources) -> list[int]
             raise Refused("selector_empty", field="selector")
         else:
             found.add(resolve(p, term))
-    found = {s for s in found if decide(p, s)}
-    if not found:
+    named = decide_rows(p, sorted(found))
+    if not named:
         raise Refused("selector_empty", field="selector")
-    if len(found) > CASE_ROOTS_MAX:
+    if len(named) > CASE_ROOTS_MAX:
         raise Refused("too_long", field="selector", limit=CASE_ROOTS_MAX)
-    return sorted(found)
+    return named
 
 
 def resolve(p: Principal, id_: str) -> int:

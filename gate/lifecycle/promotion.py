@@ -15,7 +15,7 @@ from bus.frames import KINDS, Draft
 from gate.identify import Principal
 from gate.refusals import Refused
 from gate.rights import TASK_SCOPE, decide, shares_project
-from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_NONE, REVIEW_PENDING
+from gate.state.columns import NEVER_MS, REVIEW_ACCEPTED, REVIEW_NONE, REVIEW_PENDING, REVIEW_REJECTED
 from gate.state.tenant import Tenant
 from gate.writing.lifetime import End
 from gate.writing.validate import Checked, check_draft
@@ -28,7 +28,7 @@ def check(p: Principal, s: int, now_ms: int) -> None:
     if not here or not decide(p, s, now_ms) or t.current(s, now_ms) != "active":
         raise Refused("promotes_unknown", field="promotes")
     by = t.promoted.get(s, 0)  # one that this agent may not read keeps nobody from promoting it for the others
-    if by and decide(p, by, now_ms) and _stands(t, by, now_ms):
+    if by and decide(p, by, now_ms) and _stands(p, by, now_ms):
         raise _promoted(p, by)
 
 
@@ -42,13 +42,15 @@ def _promoted(p: Principal, by: int) -> Refused:
     return Refused("promotion_rejected", field="promotes", detail={**detail, "rejected_by": name})
 
 
-def _stands(t: Tenant, by: int, now_ms: int) -> bool:
-    """Whether a promotion keeps the next one out: it is in force, or a case or a review took it out. What only waits for a review
-    does so for what its promoter brought along, whose the next one's isn't.
+def _stands(p: Principal, by: int, now_ms: int) -> bool:
+    """Whether a promotion keeps this promoter out: it is in force, or a case or a review took it out. Not what only waits for a
+    review, or was rejected there, for what another promoter brought along (its parents, what it was to supersede).
     """
-    state, at = t.current(by, now_ms), t.columns.at
-    waits = at.review[by] == REVIEW_PENDING and at.held[by] == 1
-    return state == "active" or (state == "held" and not waits)
+    t, at = p.tenant, p.tenant.columns.at
+    state, theirs = t.current(by, now_ms), t.agents.all[at.actor[by]].root != p.agent.root
+    rejected = at.review[by] == REVIEW_REJECTED and theirs and by in t.promoted_with
+    passes = (at.review[by] == REVIEW_PENDING or rejected) and at.held[by] == 1
+    return state == "active" or (state == "held" and not passes)
 
 
 def lives_on(t: Tenant, s: int, now_ms: int) -> bool:

@@ -47,7 +47,7 @@ def look(a: Ask, now_ms: int, shown: Shown, *, enabled: bool = True) -> Looked:
     `enabled` False is only for the control run of the race test.
     """
     t, p = a.principal.tenant, a.principal
-    if a.context.epoch != a.epoch:
+    if a.context.closing or a.context.epoch != a.epoch:
         raise Refused("context_changed")
     remain(p, now_ms)
     keep: list[Found] = []

@@ -85,7 +85,10 @@ class Recalls:
 
     async def _decide(self, batch: list[Ask], *, resting: bool = False) -> None:
         for a in await self._admitted(batch, self.shard.now_ms(), resting=resting):
-            self._register(a)
+            if a.context.closing:  # who closes it has answered for what it was served so far, and for no more
+                self.shard.refuse_ask(a, Refused("context_changed"))
+            else:
+                self._register(a)
         self.wake_records.set()
 
     async def _admitted(self, batch: list[Ask], now_ms: int, *, resting: bool) -> list[Ask]:

@@ -62,8 +62,8 @@ OWN, PLAIN, SPECIAL = range(3)  # in this order they fall out of the window: an 
 
 class Context:
     __slots__ = (
-        "_lanes", "epoch", "exposed", "fallen_cls", "fallen_comp", "family", "fresh", "id", "labels", "last_read_ms", "recalls",
-        "root", "served", "user",
+        "_lanes", "closing", "epoch", "exposed", "fallen_cls", "fallen_comp", "family", "fresh", "id", "labels", "last_read_ms",
+        "recalls", "root", "served", "user",
     )  # fmt: skip
 
     def __init__(self, id_: bytes, root: int, family: AbstractSet[int] = frozenset()) -> None:
@@ -72,6 +72,7 @@ class Context:
         self.family = family or {root}  # numbers of all whose context it is
         self.user = ""  # keyed hash of the one user for whom anything was ever asked in it
         self.epoch = 0
+        self.closing = 0  # closes of it that are under way: nothing is served into it until they are over
         self.recalls = 0
         self.labels = Labels()
         self.served = OrderedDict[int, Mark]()  # tenant_seq → mark, oldest first; the index thread looks into it

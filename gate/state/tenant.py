@@ -9,6 +9,7 @@ import hashlib
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final
 
@@ -75,6 +76,7 @@ class Tenant:
         self.parts: dict[bytes, dict[int, E.CasePart]] = {}  # of cases without their seal so far, by number
         self.turns: dict[int, tuple[Turn, ...]] = {}  # memories that superseded another agent's, or one of these
         self.promoted: dict[int, int] = {}  # memory of a task → the newest that it became in its project
+        self.promoted_with = set[int]()  # those that were held for what their promoter brought along, not for their text
         self.plans_used: set[bytes] = set()
         self.erasures: dict[bytes, Erasure] = {}
         self.legal_holds: dict[bytes, LegalHold] = {}
@@ -228,7 +230,7 @@ class Tenant:
                     self.cases[event.case].acked.add(agent.number)
             case E.ContextClosed():
                 ctx = self.context_of(self.agents.by_id[event.ctx])
-                if event.epoch > ctx.epoch:  # else it went idle and was read again while the close was written
+                if event.epoch > ctx.epoch:  # else it went idle meanwhile, or a replay met later reads first
                     ctx.begin_epoch(event.epoch)
             case E.TenantAdded():
                 self.name = event.name
@@ -332,6 +334,8 @@ class Tenant:
                 self.turns[s] = turns
         if e.promotes:
             self.promoted[e.promotes] = s
+            if e.holds and not any(code.startswith("screen:") for code in e.holds):
+                self.promoted_with.add(s)
         held = len(e.cases)
         for case in e.cases:
             self.cases[case].joined.append(s)
@@ -410,14 +414,11 @@ class Tenant:
         for one in self.agents.counted(agent):
             one.review += by
 
-    def expose(self, case: CaseState) -> None:
-        """Mark every context that was served a member (within its window)."""
-        members = set(case.all_members().tolist())
-        for ctx in self.contexts.values():
-            if not ctx.exposed.isdisjoint((case.id,)) or not ctx.served:
-                continue
-            smaller, larger = (ctx.served.keys(), members) if len(ctx.served) < len(members) else (members, ctx.served.keys())
-            if any(s in larger for s in smaller):
+    @staticmethod
+    def expose(case: CaseState, members: AbstractSet[int], contexts: Iterable[Context]) -> None:
+        """Mark those of these contexts that were served a member (within their window)."""
+        for ctx in contexts:
+            if not ctx.served.keys().isdisjoint(members):
                 ctx.exposed.add(case.id)
 
     def _opened(self, seq: int, e: E.CaseOpened, note: str) -> None:
@@ -447,7 +448,7 @@ class Tenant:
             if e.plan:
                 self.plans_used.add(e.plan)
             self.raise_holds(members)
-            self.expose(case)
+            self.expose(case, set(members.tolist()), self.contexts.values())
         case.state, case.position = "open", seq
         self.generation = seq
 
@@ -566,10 +567,6 @@ class Tenant:
         self.note_served(agent, seqs)
         if record.epoch == ctx.epoch:
             self.expose_to_held(ctx, seqs)
-
-    def served_agents(self, seqs: Iterable[int]) -> list[Agent]:
-        """Agents that were ever served any of `seqs`, in order of number."""
-        return [self.agents.all[number] for number in self.served_to.agents(seqs)]
 
 
 def noted_from_outside(role: str, claimed: int) -> bool:

@@ -30,6 +30,8 @@ from .trust import Own, capped_origin, join
 from .validate import Checked
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .redact import Redacted
     from .sequencer import Stored
 
@@ -71,6 +73,7 @@ class Write:
     body: bytes = b""
     body_hash: bytes = b""
     encoder: str = ""
+    prepared: asyncio.Future[None] | None = None  # if somebody waits for that
     # given by the sequencer
     event: E.MemoryWritten | None = None
     stored: Stored | None = None  # the event as it goes into the block

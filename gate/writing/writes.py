@@ -40,9 +40,11 @@ class Writes:
         self.lanes = Lanes[Write](shard.pace)
         self.busy: dict[Key, deque[Write]] = {}  # contexts with drafts in a batch, and what they sent since
         self.left = Counter[Key]()  # how many of these drafts aren't prepared yet
+        self.newest: dict[Key, Write] = {}  # of each context with drafts that aren't prepared yet
 
     def submit(self, w: Write) -> None:
         """Queue a draft."""
+        self.newest[_key(w)] = w
         later = self.busy.get(_key(w))
         if later is not None:
             later.append(w)
@@ -55,7 +57,14 @@ class Writes:
     @property
     def quiet(self) -> bool:
         """Nothing is queued or under way."""
-        return not self.lanes and not self.busy
+        return not self.newest
+
+    async def prepared(self, key: Key) -> None:
+        """Until what a context has sent so far is with the sequencer, before whatever that is given next, or refused."""
+        w = self.newest.get(key)
+        if w is not None:
+            w.prepared = w.prepared or self.shard.loop.create_future()
+            await asyncio.shield(w.prepared)
 
     async def run(self) -> None:
         """Until cancelled. Whatever queued meanwhile is the next batch."""
@@ -113,6 +122,10 @@ class Writes:
     def _prepared(self, w: Write) -> None:
         """When the last draft of a context is, those that it sent meanwhile have their turn."""
         key = _key(w)
+        if w.prepared is not None:
+            w.prepared.set_result(None)
+        if self.newest[key] is w:
+            del self.newest[key]
         self.left[key] -= 1
         if not self.left[key]:
             del self.left[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -27,7 +28,7 @@ from .scenes import (
     served,
     set_project,
 )
-from .world import UP_S, World, running
+from .world import UP_S, World, running, until
 
 HOUR_MS = 3_600_000
 
@@ -280,6 +281,7 @@ def test_a_recall_that_is_on_its_way_when_its_context_is_closed_is_not_answered(
                 while not closed.is_set():
                     frame = await world.request(nc, "late", "query", question)
                     seen[frame.get("reason", frame["type"])] += 1
+                    await asyncio.sleep(frame.get("retry_after_s") or 0)  # as it is told: else it meets its quota
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(32):
@@ -292,6 +294,33 @@ def test_a_recall_that_is_on_its_way_when_its_context_is_closed_is_not_answered(
             assert seen.keys() == {"recall", "context_changed"}
 
     asyncio.run(scenario())
+
+
+def test_a_draft_that_was_sent_before_a_close_is_of_the_head_that_wrote_it(world: World) -> None:
+    async def scenario() -> None:
+        async with in_process(world.home) as shard:
+            text = "Plover eggs are logged in register saffron-31 behind the copper gateway"
+            source = await document(world, "plover", text)
+            async with served(world, "logger", source, "where are plover eggs logged?") as memory, world.desk() as desk:
+                busy, free = threading.Event(), threading.Event()
+
+                def stand_still() -> None:
+                    busy.set()
+                    free.wait(20)
+
+                shard.index_later(stand_still)
+                await until(busy.is_set, "a busy index thread")
+                copy = asyncio.create_task(memory.write(f"Remember: {text.lower()}"))
+                await until(lambda: bool(shard.writes.newest), "a draft that waits")
+                closing = asyncio.create_task(desk.close_context("logger", "new shift"))
+                await until(lambda: any(c.closing for t in shard.tenants.values() for c in t.contexts.values()), "a close")
+                free.set()
+                assert (await closing).epoch == 1
+                assert_tainted(await copy, source)
+                assert (await memory.write("The slate is clean")).trust_floor == OWN
+
+    with gatekeeper_down(world):
+        asyncio.run(scenario())
 
 
 def test_a_context_ends_a_day_after_its_last_read_and_not_before(world: World) -> None:

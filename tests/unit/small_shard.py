@@ -26,6 +26,7 @@ from gate.turns import Pace
 from gate.writing.context_texts import ContextTexts
 from gate.writing.decide import Write
 from gate.writing.sequencer import Sequencer
+from gate.writing.writes import Writes
 
 ROOM = (1 << 20) - 256  # what the committer takes
 
@@ -37,9 +38,12 @@ class Stream:
         self.room = room
         self.blocks: list[bytes] = []
         self.full_after: int | None = None
+        self.answers = asyncio.Event()  # an append waits for it
+        self.answers.set()
 
     async def append(self, data: bytes) -> int:
         await asyncio.sleep(0)
+        await self.answers.wait()
         if len(data) > self.room:
             raise TooLarge("STREAM", f"{len(data)} bytes")
         if self.full_after is not None:
@@ -122,7 +126,7 @@ class SmallShard:
         self.refused: list[Refused] = []
         me = cast(Shard, self)
         self.sequencer, self.recalls, self.holds, self.operators = Sequencer(me), Recalls(me), Holds(me), Operators(me)
-        self.reports = Reports(me)
+        self.writes, self.reports = Writes(me), Reports(me)
         self.context_texts = ContextTexts()
 
     def follow(self, tenant: Tenant) -> None:

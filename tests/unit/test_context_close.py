@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from bus.frames import ContextAnswer, ContextRequest
+from bus.frames import ContextAnswer, ContextRequest, Recall
 from gate.identify import Principal
 from gate.ledger import events as E
+from gate.projections.catalog import MemoryRow
 from gate.quotas import Quotas
+from gate.reading.ask import Ask, Found
 from gate.refusals import Refused
 from gate.rights import TABLE
 from gate.writing.context_texts import ContextTexts
@@ -138,3 +142,86 @@ def test_a_tenant_that_used_up_its_reserve_adds_no_more_to_the_ledger() -> None:
     with pytest.raises(Refused) as refused:
         close(story, chief, "agent")
     assert (refused.value.code, refused.value.field, refused.value.limit) == ("quota_full", "bytes", 1_500)
+
+
+# --- reads that cross a close ---------------------------------------------------------------------------
+def reading(story: Story, shard: SmallShard, by: Principal, seq: int) -> Ask:
+    """A question that was decided: of what is found only this memory."""
+    a = Ask(replace(by, row=TABLE["mem"]["get"]), "get", story.context(by), "", "", story.ms)
+    [event] = [e for e in story.told if isinstance(e, E.MemoryWritten) and e.id == story.t.ids[seq]]
+
+    def admit(batch: list[Ask], now_ms: int) -> Iterator[None]:
+        a.found, a.rows = [Found(seq, 0, 0, 0, 0.0)], {seq: MemoryRow(seq, E.encode(event), "text", (), "", "", "", "", "")}
+        yield
+
+    cast(Any, shard.recalls)._admit = admit
+    shard.recalls.submit(a)
+    return a
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not reached():  # noqa: ASYNC110 - what pumps do
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("when", ["asked before, answered meanwhile", "asked meanwhile"])
+def test_nothing_is_served_into_a_context_while_its_close_is_written(when: str) -> None:
+    """Else it would be in the agent's head without a mark in its context, and whoever closes it had not answered for it."""
+
+    async def scenario(story: Story, shard: SmallShard) -> None:
+        agent, low = story.agent("agent"), story.agent("low", "operator")
+        secret = story.memory(story.agent("author"), class_=2)
+        shard.follow(story.t)
+        shard.ledger.answers.clear()
+        if when == "asked before, answered meanwhile":
+            shard.reads.answers.clear()
+            reading(story, shard, agent, story.memory(agent))
+            shard.follow(story.t)
+            await until(lambda: story.context(agent).recalls == 1)
+        request = ContextRequest(agent="agent", action="close", message="a new shift")
+        closing = asyncio.create_task(shard.operators.answer(replace(low, row=TABLE["ops"]["context"]), request))
+        await until(lambda: bool(story.context(agent).closing))
+        if when == "asked meanwhile":
+            reading(story, shard, agent, secret)
+        shard.reads.answers.set()
+        await until(lambda: bool(shard.refused or shard.sent))
+        assert [e.code for e in shard.refused] == ["context_changed"]
+        assert not shard.sent
+        assert secret not in story.context(agent).served
+        shard.ledger.answers.set()
+        assert (await closing).epoch == 1  # type: ignore[attr-defined]
+        reading(story, shard, agent, mine := story.memory(agent))
+        await until(lambda: bool(shard.sent))
+        assert (story.context(agent).epoch, [*story.context(agent).served]) == (1, [mine])
+
+    with_pumps(scenario)
+
+
+def test_a_close_that_is_refused_or_that_the_ledger_has_no_room_for_stops_no_read() -> None:
+    async def scenario(story: Story, shard: SmallShard) -> None:
+        agent, chief, stranger = story.agent("agent"), story.agent("chief", "supervisor"), story.agent("low", "operator")
+        story.serve(agent, story.memory(agent, class_=2))
+        shard.follow(story.t)
+        request = ContextRequest(agent="agent", action="close", message="a new shift")
+        for by, full, code in ((stranger, None, "context_elsewhere"), (chief, 0, "ledger_full")):
+            shard.ledger.full_after = full
+            with pytest.raises(Refused, match=code):
+                await shard.operators.answer(replace(by, row=TABLE["ops"]["context"]), request)
+        reading(story, shard, agent, seq := story.memory(agent))
+        await until(lambda: bool(shard.sent))
+        assert isinstance(shard.replies()[0], Recall)
+        assert (story.context(agent).epoch, seq in story.context(agent).served) == (0, True)
+
+    with_pumps(scenario)
+
+
+def with_pumps(scenario: Callable[[Story, SmallShard], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        story = Story()
+        shard = SmallShard(story.t, lambda: story.ms)
+        task = asyncio.create_task(scenario(story, shard))
+        await while_running(shard, task.done)
+        task.result()
+
+    asyncio.run(main())

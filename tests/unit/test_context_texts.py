@@ -14,7 +14,7 @@ from gate.index_state import NewMemory, TenantIndex
 from gate.ledger.events import encode
 from gate.model.embedder import StaticEmbedder
 from gate.projections.catalog import Catalog, MemoryRow
-from gate.projections.lexical import terms
+from gate.projections.lexical import LexicalIndex, terms
 from gate.projections.vectors import CATCH_UP_ROWS, DIM, ProjectVectors
 from gate.steps import finished
 from gate.writing.context_texts import ContextTexts
@@ -104,6 +104,30 @@ def test_however_often_it_repeats_words_it_was_served_a_context_that_is_made_aga
         desk.memory(f"the kettle is on shelf {i}", agent)
     desk.texts.let_go((ACCOUNT, desk.story.context(agent).id))
     assert parents(desk.evidence(agent, paraphrase(1))) == [secret]
+
+
+def test_a_context_that_is_made_again_is_looked_for_only_where_its_family_wrote(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root may have two thousand projects, and each word that was served would be looked up in all of them."""
+    looked_up: list[str] = []
+    df = LexicalIndex.df
+
+    def counting(self: LexicalIndex, term: str) -> int:
+        looked_up.append(term)
+        return df(self, term)
+
+    for i in range(50):
+        desk.story.project(f"other{i}")
+        desk.memory(FERRY, project=f"other{i}")
+    agent = desk.story.agent("agent")
+    desk.story.serve(agent, desk.memory(SECRET))
+    for _ in range(3):
+        desk.memory(SECRET, agent)
+    monkeypatch.setattr(LexicalIndex, "df", counting)
+    text = finished(desk.index.context(desk.story.context(agent), desk.story.t, EMBEDDER))
+    assert text._echoed == dict.fromkeys(text.heard(), 3), "and there it counts what it counted"
+    assert len(looked_up) == len(text.heard()), "one project of 51"
 
 
 def test_words_that_an_agent_brought_in_itself_are_common_to_it_when_its_context_is_made_again(desk: Desk) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from bus import frames
 from bus.frames import Case, CaseQuery, Cases, Hold, Notice, Plan, Release, Trace, TraceAnswer
 from bus.limits import PAYLOAD_BYTES_MAX
-from gate import ids
+from gate import ids, operators
 from gate.containment import notices
 from gate.containment.plans import PART
 from gate.identify import Principal
@@ -249,6 +251,26 @@ def test_a_case_that_was_cut_off_is_written_on_from_there_and_replayed_whole(
     assert (case.state, case.told) == ("open", {room.reader.agent.number})
 
 
+def test_a_hold_that_the_ledger_doesn_t_confirm_is_answered_as_it_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk without a byte left the append waits; whoever asked was left to a time-out, and the members were held."""
+    monkeypatch.setattr(operators, "HOLD_ANSWER_S", 0.05)
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        t = room.story.t
+        shard.ledger.answers.clear()
+        case = await hold_now(shard, room.ops, room.text(room.root))
+        assert (case.state, case.count, case.next) == ("pending", 3, None)
+        assert t.columns.held[[room.root, room.child, room.mixed]].tolist() == [1, 1, 1]
+        with pytest.raises(Refused, match="ledger_unreachable"):  # it waits behind the first, and is in force nowhere
+            await hold_now(shard, room.ops, room.text(room.other))
+        shard.ledger.answers.set()
+        later = await hold_now(shard, room.ops, room.text(room.mixed))
+        assert [k.state for k in t.cases.values()] == ["open", "open"]
+        assert (later.state, t.columns.at.held[room.other]) == ("open", 0), "what was refused isn't done when there is room"
+
+    run(scenario)
+
+
 def test_a_case_released_before_its_notices_were_written_stays_released(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer, "BLOCK_EVENTS_MAX", 1)
 
@@ -458,6 +480,56 @@ def test_others_are_served_while_a_large_graph_is_looked_at(ask: Any) -> None:
         assert turns >= 20
 
     run(scenario)
+
+
+@pytest.mark.parametrize("way", ["now", "plan", "shown"])
+def test_others_have_their_turn_while_a_large_hold_is_set_and_shown(way: str) -> None:
+    """Twenty thousand memories of one writer held everybody up for .2 s. Counted: calls of functions between two turns."""
+
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        story, ops = room.story, replace(room.ops, row=TABLE["ops"]["hold"])
+        for _ in range(20 * PART):
+            story.memory(room.writer, edges=[E.Edge(E.DECLARED, room.other, 255)])
+        for i in range(100):
+            reader = story.agent(f"reader {i}")
+            story.serve(reader, *range(room.other + 50 * i, room.other + 50 * i + 200))
+        story.memory(room.writer, class_=2)
+        shard.follow(story.t)
+        high = replace(story.agent("high", "operator", tags=("see:restricted",)), row=ops.row)
+        shard.follow(story.t)
+        plan = await planned(shard, high, "agent:writer")
+        with busiest_turn() as calls:
+            case = await (applied(shard, high, plan.plan) if way == "plan" else hold_now(shard, high, "agent:writer"))
+        if way == "shown":
+            narrow = replace(ops, row=TABLE["ops"]["case"])
+            with busiest_turn() as calls:
+                shown = await shard.operators.answer(narrow, CaseQuery(case=case.case))
+            assert isinstance(shown, Case)
+            assert (shown.count, shown.told_count) == (case.count - 1, 101)
+        assert max(calls) < 10 * PART
+        (state,) = story.t.cases.values()
+        assert (state.state, case.told_count, len(state.members)) == ("open", 101, story.t.memories)
+        assert all(story.t.columns.held[state.members] == 1)
+        assert sum(bool(ctx.exposed) for ctx in story.t.contexts.values()) == 101
+
+    run(scenario)
+
+
+@contextmanager
+def busiest_turn() -> Iterator[list[int]]:
+    """How many calls of functions there were in each turn of the loop: what no other load on the machine changes."""
+    turns = [0]
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "_run_once":
+            turns.append(0)
+        turns[-1] += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        yield turns
+    finally:
+        sys.setprofile(None)
 
 
 def test_however_often_it_asks_what_an_agent_was_served_of_a_case_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ class Pump:
         self.slow, self.at_once = threading.Event(), list[set[str]]()
         self.crowd = set[str]()  # agents
         shard = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
             index=self.index,
             indexes={},
             admission=SimpleNamespace(embedder=None),
@@ -182,6 +183,31 @@ def test_a_draft_that_fails_is_refused_and_the_others_of_its_batch_are_stored(mo
         assert pump.refused == ["bad 1", "bad 2"]
         assert [x for x in pump.out if x in "ab"] == ["a", "b"]
         assert [x for x in pump.out if x in "cd"] == ["c", "d"]
+        await until(lambda: pump.writes.quiet)
+        running.cancel()
+        await asyncio.to_thread(pump.index.stop)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("caplog")
+def test_who_closes_a_context_waits_for_what_it_sent_so_far_and_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        story, pump = Story(), Pump(monkeypatch)
+        closed, other = story.agent("closed"), story.agent("other")
+        for content in ("slow 1", "bad 2"):
+            pump.writes.submit(story.draft(closed, content))
+        running = asyncio.create_task(pump.writes.run())
+        await until(lambda: bool(pump.at_once))
+        waiting = [asyncio.create_task(pump.writes.prepared((story.t.account, story.context(closed).id))) for _ in range(2)]
+        await asyncio.sleep(0)
+        pump.writes.submit(story.draft(closed, "later 3"))
+        await asyncio.wait_for(pump.writes.prepared((story.t.account, story.context(other).id)), 5)
+        assert not any(w.done() for w in waiting)
+        pump.slow.set()
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert (pump.out[0], pump.refused) == ("slow 1", ["bad 2"])
+        await pump.ended(3)
         await until(lambda: pump.writes.quiet)
         running.cancel()
         await asyncio.to_thread(pump.index.stop)
