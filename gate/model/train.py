@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch._meta_registrations  # what gate.model.lean_torch leaves out, and optimisers come to need
 from safetensors.torch import save
 
 from gate.model.embedder import StaticEmbedder
