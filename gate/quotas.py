@@ -68,8 +68,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tenant_review: int = 5_000
     tenant_bytes: int = 4 << 30
     tenant_reserve: int = 1 << 30
-    agent_readers: int = 1 << 14
-    tenant_readers: int = 1 << 17
+    agent_readers: int = 1 << 16
+    tenant_readers: int = 1 << 19
     agent_reads: int = 1 << 30
     tenant_reads: int = 4 << 30
 
