@@ -32,11 +32,12 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Head(NamedTuple):
-    """Where a tenant's ledger stands. `chain`: hex of its last hash; `legal_holds`: how many are in force."""
+    """Where a tenant's ledger stands. `chain`: hex of its last hash; how many `legal_holds` are in force, `open_cases` hold."""
 
     position: int
     chain: str
     legal_holds: int
+    open_cases: int
 
 
 class File(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ class Tenants:
         {tenant, folder, position, files}. `Conflict` if the folder is there.
         """
         control, tenant = self.control, self.control.trust.tenant(name)
-        position, chain, _ = await self._head(tenant)
+        position, chain, *_ = await self._head(tenant)
         target = (folder or control.home.exports / f"{name}-{position}").expanduser().absolute()
         if target.exists():
             raise Conflict(f"{target} is there already.", reason="export_exists", advice="Name another folder with --to.")
@@ -85,9 +86,11 @@ class Tenants:
         return {"tenant": name, "folder": str(target), "position": position, "moved": now != position, "files": counts}
 
     async def delete(self, name: str, *, without_export: bool = False, message: str, by: str = "") -> dict[str, Any]:
-        """End a tenant: its agents are cut, its memory is forgotten, its files and keys are removed, its name stays used.
+        """End a tenant: its agents are cut, its texts are erased everywhere, its files and keys are removed, its name stays used.
 
-        The ledger keeps its chain. `Conflict` unless an export of its position exists or `without_export` is said.
+        The ledger keeps its chain. `Conflict` unless an export of its position exists or `without_export` is said; and where
+        open cases have memories of it, until a second `by` has said the same. Returns {name, account, state, erasure}: the
+        receipt, of which `state` is erasing until every store is without the texts. Calling it again tells how far it is.
         """
         control = self.control
         async with control._changing_trust():
@@ -109,6 +112,8 @@ class Tenants:
                     )
                 if not without_export:
                     self._check_export(tenant, head)
+                if head.open_cases:
+                    await control._ask(AdmTenant(action="consent", account=tenant.account, by=by))
                 await self._end(tenant, head.position, not without_export, message, by)
             return await self._buried(name, tenant.account)
 
@@ -119,7 +124,15 @@ class Tenants:
         await control.push_account(control.trust.ended_jwt(account, name))
         await control._ask(AdmRegistry(jwt=control.trust.write_registry()))
         shutil.rmtree(control.home.creds / name, ignore_errors=True)
-        return {"name": name, "account": account, "state": "deleted"}
+        return await self.ended(account)
+
+    async def ended(self, account: str) -> dict[str, Any]:
+        """{name, account, state, erasure} of a tenant that was deleted. Waits some seconds for the erasure."""
+        return {"account": account, **await self.control._ask(AdmTenant(action="delete", account=account))}
+
+    def exports(self, name: str) -> list[Path]:
+        """Those of a tenant that lie in this home: they hold its texts."""
+        return sorted(p for p in self.control.home.exports.glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit())
 
     async def _end(self, tenant: Tenant, position: int, exported: bool, message: str, by: str) -> None:
         """Cut its agents, then forget it at exactly this position; if it has moved, its agents come back."""
@@ -139,7 +152,7 @@ class Tenants:
     # --- export -----------------------------------------------------------------------------------
     async def _head(self, tenant: Tenant) -> Head:
         page = await self.control._ask(AdmTenant(action="export", account=tenant.account, what="projects"))
-        return Head(int(page["position"]), str(page["chain"]), int(page["legal_holds"]))
+        return Head(int(page["position"]), str(page["chain"]), int(page["legal_holds"]), int(page["open_cases"]))
 
     async def _pages(self, tenant: Tenant, what: What) -> AsyncIterator[list[dict[str, Any]]]:
         cursor: int | None = 0

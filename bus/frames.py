@@ -833,9 +833,10 @@ class AdmTenant(Frame, frozen=True, kw_only=True, tag="adm_tenant"):
     users' ids.
 
     list, export (of `what`): a page from `cursor` on. delete: at exactly `position`; `exported`: whether an export of it exists.
+    consent: before it, to a deletion that open cases stand against; the second one, of another `by`, within an hour agrees.
     """
 
-    action: Literal["add", "suspend", "resume", "export", "delete", "list"] = "list"
+    action: Literal["add", "suspend", "resume", "export", "consent", "delete", "list"] = "list"
     account: str = ""
     name: str = ""
     user_key: str = ""

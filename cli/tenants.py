@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from .call import Call
 from .cases import required_message
 from .command import Message, command
-from .exits import Exit, Failure, usage
-from .output import facts, note, print_json, show
+from .erasures import show_receipt
+from .exits import NAMES, Exit, Failure, usage
+from .output import facts, note, print_json, progress, show
 from .people import me
 from .render import render_untrusted
 
+if TYPE_CHECKING:
+    from broker_config.control import Control
+
+ERASING_S: Final = 20.0  # for the stores to be done; a large tenant's ledger takes longer
 TenantName = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
 
 
@@ -52,9 +57,10 @@ def tenant_delete(
     without_export: Annotated[bool, typer.Option("--without-export", help="Nothing of it is wanted any more.")] = False,
     message: Message = "",
 ) -> int | None:
-    """End a tenant for ever: cut its agents, forget its memories, remove its files and keys. Its name is not used again.
+    """End a tenant for ever: cut its agents, erase its texts everywhere, remove its files and keys. Its name is not used again.
 
-    An export of its very position must exist. The ledger keeps what it has: erase first what must not stay in it.
+    An export of its very position must exist. Where open cases have memories of it, a second person gives the same command. Given
+    again, it shows the receipt of the erasure.
     """
     if not confirm and sys.stdin.isatty():
         confirm = input(f"Deleting {name} can't be undone. Its name once more: ")
@@ -66,12 +72,45 @@ def tenant_delete(
             field="confirm",
         )
     reason = required_message(message)
-    done = call.ask_control(lambda control: control.tenants.delete(name, without_export=without_export, message=reason, by=me()))
+
+    async def delete(control: Control) -> tuple[dict[str, Any], list[Path]]:
+        import anyio
+
+        done = await control.tenants.delete(name, without_export=without_export, message=reason, by=me())
+        ends = anyio.current_time() + ERASING_S
+        while _erasing(done) and anyio.current_time() < ends:
+            done = await control.tenants.ended(done["account"])  # waits itself
+        return done, control.tenants.exports(name)
+
+    with progress("erasing"):
+        done, exports = call.ask_control(delete)
     if call.json:
         print_json(done)
     else:
         show(render_untrusted(f"tenant {name} is deleted; its name is not used again"))
+        _show_erasure(done, exports)
+    if _erasing(done):
+        note(
+            f"cordon: {NAMES[Exit.INCOMPLETE]}: nobody is served its texts any more; the erasure goes on by itself: "
+            "the same command shows how far it is."
+        )
+        return Exit.INCOMPLETE
     return None
+
+
+def _erasing(done: dict[str, Any]) -> bool:
+    return "erasure" in done and done["erasure"]["state"] != "done"
+
+
+def _show_erasure(done: dict[str, Any], exports: list[Path]) -> None:
+    import msgspec
+
+    from bus import Erasure
+
+    if "erasure" in done:
+        show_receipt(msgspec.convert(done["erasure"], Erasure))
+    for folder in exports:
+        show(f"out of reach: its export at {folder} has its texts: remove it when nobody needs it")
 
 
 def tenant_move(

@@ -105,6 +105,8 @@ class Admin:
             return await self._suspend(self._known(req.account), req)
         if req.action == "export":
             return await self.tenants.export(self._known(req.account), req)
+        if req.action == "consent":
+            return self.tenants.consent(self._known(req.account), req)
         if req.action == "delete":
             return await self.tenants.delete(self._known(req.account, deleted=True), req)
         if not is_key(req.account) or not is_token(req.name):

@@ -16,6 +16,8 @@ import numpy as np
 from bus.frames import CLASSIFICATIONS, KINDS, METHODS, ORIGINS, SCOPES, SENSITIVITIES, AdmTenant, Done
 from gate import ids
 from gate.admin_projects import ADMIN, checked_message, shown
+from gate.config import PLAN_MS
+from gate.erasure.requests import LISTED_MAX, WAIT_S, stores_of
 from gate.ledger import events as E
 from gate.projections.catalog import MemoryRow
 from gate.reading.surface import rfc3339
@@ -24,7 +26,7 @@ from gate.state.cases import CaseState
 from gate.state.columns import NEVER_MS, REVIEWS
 from gate.state.erasures import LegalHold
 from gate.state.tenant import Tenant
-from gate.writing.sequencer import noted
+from gate.writing.sequencer import Stored, noted
 
 if TYPE_CHECKING:
     from gate.shard import Shard
@@ -35,13 +37,27 @@ Line = dict[str, Any]
 _size: Final = msgspec.json.Encoder().encode
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """Who asked for a tenant's deletion that an open case stands against, until when that counts, and who agreed."""
+
+    by: str
+    until_ms: int
+    second: str = ""
+
+
+_NOBODY: Final = _Asked("", 0)
+
+
 class Tenants:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self._asked: dict[str, _Asked] = {}  # by account; of this process's time, for whoever asked can ask again
 
     # --- export -----------------------------------------------------------------------------------
     async def export(self, t: Tenant, req: AdmTenant) -> Done:
-        """A page of `req.what` from `req.cursor` on: {lines, next (None = the last), position, chain, legal_holds (in force)}."""
+        """A page of `req.what` from `req.cursor` on: {lines, next (None = the last), position, chain, and how many legal_holds
+        and open_cases stand against its deletion}.
+        """
         lines = await self._memories(t, req.cursor) if req.what == "memories" else _lines(t, req.what, req.cursor)
         page: list[Line] = []
         size, last, following = 0, -1, None
@@ -53,8 +69,8 @@ class Tenants:
             page.append(line)
             last = at
         head = self.shard.heads.head(t.account)
-        held = len(_legal_holds(t))
-        result = {"lines": page, "next": following, "position": t.position, "chain": head.hash.hex(), "legal_holds": held}
+        result = {"lines": page, "next": following, "position": t.position, "chain": head.hash.hex()}
+        result |= {"legal_holds": len(_legal_holds(t)), "open_cases": len(_open_cases(t))}
         return Done(request_id=req.request_id, result=result, position=t.position)
 
     async def _memories(self, t: Tenant, cursor: int) -> Iterator[tuple[int, Line]]:
@@ -64,30 +80,87 @@ class Tenants:
         return ((row.seq, _memory(t, row, now_ms)) for row in rows)
 
     # --- deletion ---------------------------------------------------------------------------------
+    def consent(self, t: Tenant, req: AdmTenant) -> Done:
+        """Ask for the deletion of a tenant that open cases hold memories of, or agree to what somebody else asked for."""
+        by, asked = req.by or ADMIN, self._asked.get(t.account)
+        now_ms = self.shard.now_ms()
+        if asked is None or now_ms >= asked.until_ms:
+            asked = self._asked[t.account] = _Asked(by, now_ms + PLAN_MS)
+        if asked.by == by:
+            cases = [k.text for k in _open_cases(t)]
+            raise Refused("tenant_contested", detail={"cases": cases[:LISTED_MAX], "cases_count": len(cases), "asked_by": by})
+        self._asked[t.account] = msgspec.structs.replace(asked, second=by)
+        return Done(request_id=req.request_id, result={"asked_by": asked.by, "second": by}, position=t.position)
+
     async def delete(self, t: Tenant, req: AdmTenant) -> Done:
-        """End the tenant at exactly `req.position`: what came after its export would be lost unseen. Repeating it is harmless."""
+        """End the tenant at exactly `req.position`: what came after its export would be lost unseen. All its texts are erased
+        with it. Repeating it is harmless, and says how far that is: the receipt.
+        """
         message = checked_message(req.message)
         if not t.deleted:
 
             async def run() -> None:
                 if _legal_holds(t):
                     raise Refused("tenant_legally_held")
+                asked = self._asked.get(t.account, _NOBODY)
+                if _open_cases(t) and not asked.second:
+                    raise Refused("tenant_contested")
                 if t.position != req.position:
                     raise Refused("tenant_moved", field="position")
-                now_ms = self.shard.now_ms()
-                event = noted(
-                    lambda body: E.TenantChanged(
-                        ms=now_ms, state="deleted", by=req.by or ADMIN, exported=req.exported, body=body
-                    ),
-                    message,
-                    os.urandom(E.SALT_BYTES),
-                )
-                await self.shard.sequencer.commit(t, [event])
+                await self.shard.sequencer.commit(t, [self._end(t, req, asked, message)])
                 await self.shard.drop_tenant(t)
 
             await self.shard.operators.barrier(t, run)
+            self._asked.pop(t.account, None)
+            self.shard.erasures.wake.set()
         gone = self.shard.tenants[t.account]
-        return Done(request_id=req.request_id, result={"name": gone.name, "state": "deleted"}, position=gone.position)
+        if gone.end is not None:
+            await self.shard.erasures.done(gone.end, WAIT_S)
+        return Done(request_id=req.request_id, result=self._receipt(gone), position=gone.position)
+
+    def _end(self, t: Tenant, req: AdmTenant, asked: _Asked, message: str) -> Stored:
+        now_ms, c = self.shard.now_ms(), t.columns
+        memories = int(np.count_nonzero((c.kind[: c.n] >= 0) & (c.erased[: c.n] == 0)))
+
+        def event(body: bytes) -> E.AnyEvent:
+            return E.TenantChanged(
+                ms=now_ms,
+                state="deleted",
+                by=(asked.second and asked.by) or req.by or ADMIN,
+                second=asked.second,
+                exported=req.exported,
+                erasure=ids.new_raw(now_ms),
+                memories=memories,
+                body=body,
+            )
+
+        return noted(event, message, os.urandom(E.SALT_BYTES))
+
+    def _receipt(self, gone: Tenant) -> dict[str, Any]:
+        """Of a deleted tenant: {name, state, and of its erasure id, state, by, second, why, memories, stores …}."""
+        result: dict[str, Any] = {"name": gone.name, "state": "deleted"}
+        if (e := gone.end) is None:  # by a version that didn't erase
+            return result
+        return result | {
+            "erasure": {
+                "erasure": e.text,
+                "state": "done" if e.done_ms else "erasing",
+                "by": e.person,
+                "second": e.second,
+                "why": e.why,
+                "count": e.count,
+                "stores": msgspec.to_builtins(stores_of(e)),
+                "pending": [] if e.done_ms else self.shard.erasures.pending(e),
+                "out_of_reach": self.shard.erasing.out_of_reach(),
+                "erased_at": rfc3339(e.ms),
+                "done_at": rfc3339(e.done_ms) if e.done_ms else None,
+            }
+        }
+
+
+def _open_cases(t: Tenant) -> list[CaseState]:
+    """Those that hold something."""
+    return [case for case in t.cases.values() if case.holding]
 
 
 def _legal_holds(t: Tenant) -> list[LegalHold]:

@@ -107,13 +107,13 @@ class Operators:
                 return await self._stats(p, req)
         raise Refused("verb_not_available")
 
-    async def barrier(self, tenant: Tenant, make: Any) -> Any:
-        """Run something as an operation of the sequencer and wait for its result."""
+    async def barrier(self, tenant: Tenant, make: Any, *, deleted: bool = False) -> Any:
+        """Run something as an operation of the sequencer and wait for its result. `deleted`: of a deleted tenant, too."""
         done = self.shard.loop.create_future()
 
         async def run() -> None:
             try:
-                if tenant.deleted:
+                if tenant.deleted and not deleted:
                     raise Refused("tenant_deleted")
                 result = await make()
             except Refused as e:

@@ -81,6 +81,7 @@ class Recovery:
         self.erased = erased.instead(nc, shard.number)
         self.blank: dict[str, frozenset[int]] = {}  # memories that a catalog had no text of when it was opened
         self.bare: set[tuple[str, int]] = set()  # memories without a body that no erasure has named so far
+        self.noteless: dict[tuple[str, int], int] = {}  # other events without theirs → their blocks: only a deletion takes these
         self.unended: dict[str, str] = {}  # account → name of tenants that were deleted, until the ledger says so
 
     async def run(self) -> None:
@@ -272,6 +273,7 @@ class Recovery:
     async def _ended(self, t: Tenant) -> Tenant:
         """The ledger says that this tenant was deleted."""
         self.bare = {(account, seq) for account, seq in self.bare if account != t.account}
+        self._forgive(t.account)
         if self.unended.pop(t.account, None) is None and t.account in self.shard.indexes:
             self.count -= len(self.waiting.pop(t.account, ()))
             self.stood.pop(t.account, None)
@@ -325,19 +327,26 @@ class Recovery:
             erased = self.shard.tenants[account].columns.at.erased
             self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
         elif body is None and _has_body(event):
-            raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
+            self.noteless[account, seq] = block
 
     def _accept_bare(self, account: str, ms: int) -> None:
         """A lost tail may have named them: who accepts that it is lost accepts them as erased."""
         gone = {s for tenant, s in self.bare if tenant == account}
         self.shard.tenants[account].columns.erased[list(gone)] = ms
         self.bare.difference_update((account, s) for s in gone)
+        self._forgive(account)
+
+    def _forgive(self, account: str) -> None:
+        """What the tenant's other events have lost counts no more."""
+        self.noteless = {x: block for x, block in self.noteless.items() if x[0] != account}
 
     async def _forget_erased(self) -> None:
         """Before anything is served: what was erased is in no store, whatever a kill or an old file has left there."""
         if self.accepting:
             for account in self.shard.tenants:
                 self._accept_bare(account, self.shard.now_ms())
+        for (account, seq), block in self.noteless.items():
+            raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
         if self.bare:
             account, seq = min(self.bare)
             raise LedgerCorrupt(f"the text of memory {seq} of tenant {account} is gone, and no erasure names it.")

@@ -255,6 +255,11 @@ TABLE: dict[str, Wording] = {
     "project_shared": Wording(
         "conflict", "This project, or one of the others, is shared as often as it can be.", "Unshare one first; see `limit`."
     ),
+    "tenant_contested": Wording(
+        "conflict",
+        "Open cases hold memories of this tenant, and its deletion erases them.",
+        "Somebody else, with another login name, gives the same command within 60 minutes; or release the cases first.",
+    ),
     "tenant_legally_held": Wording(
         "conflict",
         "A legal hold has memories of this tenant.",

@@ -237,9 +237,9 @@ class Requests:
             count=count,
             derived=min(e.derived, count),
             elsewhere=count - len(seen),
-            stores=_stores(e, most),
+            stores=stores_of(e, most),
             pending=[] if e.done_ms else self.shard.erasures.pending(e, most),
-            out_of_reach=self._out_of_reach(),
+            out_of_reach=self.out_of_reach(),
             erased_at=rfc3339(e.ms),
             done_at=rfc3339(e.done_ms) if e.done_ms else None,
             position=t.position,
@@ -263,11 +263,12 @@ class Requests:
             cases_count=len(cases),
             legal_holds=[h.text for h in holds[:LISTED_MAX]],
             legal_holds_count=len(holds),
-            out_of_reach=self._out_of_reach(),
+            out_of_reach=self.out_of_reach(),
             position=t.position,
         )
 
-    def _out_of_reach(self) -> list[str]:
+    def out_of_reach(self) -> list[str]:
+        """Where text may be that no erasure of this home gets at."""
         replicas = self.shard.ledger_replicas
         return [COPIES, *([RAFT.format(replicas)] if replicas > 1 else [])]
 
@@ -376,7 +377,7 @@ def _legal_holds(t: Tenant, members: list[int]) -> list[state.LegalHold]:
     return [h for h in t.legal_holds.values() if not h.lifted_ms and np.isin(wanted, h.members, assume_unique=True).any()]
 
 
-def _stores(e: state.Erasure, most: int) -> list[Store]:
+def stores_of(e: state.Erasure, most: int = sys.maxsize) -> list[Store]:
     """Every store: what was done there, or is still to be, or why there is nothing to do. `most`: what no count may go beyond,
     for who may not know of all that it erased.
     """

@@ -13,6 +13,7 @@ The gatekeeper's key can't delete, the janitor's can't append: neither erases al
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import sys
 import time
@@ -25,6 +26,7 @@ from gate.ledger import events as E
 from gate.ledger.block import decode
 from gate.ledger.errors import LedgerError
 from gate.ledger.jetstream import Unanswered, stored
+from gate.paths import Paths
 from gate.projections import ProjectionUnwritable
 from gate.refusals import Refused
 from gate.snapshots.files import SnapshotDamaged, forget_in_all
@@ -75,9 +77,11 @@ class Erasures:
         self._changed = asyncio.Event()  # some erasure got on
 
     def open(self) -> list[tuple[Tenant, Erasure]]:
-        """Those that aren't done, of tenants that are served."""
-        served = [t for account, t in self.shard.tenants.items() if account in self.shard.indexes]
-        return [(t, e) for t in served for e in t.erasures.values() if not e.done_ms]
+        """Those that aren't done, of tenants that are served, or were deleted."""
+        tenants = self.shard.tenants
+        served = [t for account, t in tenants.items() if account in self.shard.indexes]
+        ended = [(t, t.end) for t in tenants.values() if t.deleted and t.end is not None and not t.end.done_ms]
+        return [*((t, e) for t in served for e in t.erasures.values() if not e.done_ms), *ended]
 
     async def run(self) -> None:
         """Until cancelled: carry on what isn't done; what fails is tried again, and its receipt says why."""
@@ -100,8 +104,8 @@ class Erasures:
 
     async def _advance(self, t: Tenant, erasure: Erasure) -> None:
         if not erasure.purged:
-            await self.purge(t, erasure)
-            erasure.blocks = {t.blocks.of(s) for s in erasure.members.tolist()}
+            await (self._purge_all(t, erasure) if t.deleted else self.purge(t, erasure))
+            erasure.blocks = _blocks(t, erasure)
             erasure.purged = True
             self._todo.set()
         if not erasure.blocks:
@@ -138,11 +142,17 @@ class Erasures:
             return
         if not await s.index.call(index.catalog.scrub):
             raise Refused("store_behind")
-        aside = await asyncio.to_thread(_delete_copies, s.paths.run, t.account)
-        texts = frozenset((t.account, seq) for seq in members)
-        snapshots = await asyncio.to_thread(forget_in_all, s.paths.snapshots, texts, Notary(s.paths.creds))
-        n = len(members)
-        was = erasure.stores
+        await self._purge_copies(t, erasure, members, windows)
+
+    async def _purge_all(self, t: Tenant, erasure: Erasure) -> None:
+        """Of a deleted tenant nothing is left here but copies: `Shard.drop_tenant`."""
+        self.shard.recalls.shown.forget(t.account)
+        await self._purge_copies(t, erasure, range(1, erasure.position), 0)
+
+    async def _purge_copies(self, t: Tenant, erasure: Erasure, seqs: Iterable[int], windows: int) -> None:
+        """The catalogs that were set aside and the home's snapshots; then the receipt has this process's stores."""
+        aside, snapshots = await asyncio.to_thread(_purge_files, self.shard.paths, t.account, seqs)
+        n, was = erasure.count, erasure.stores
         erasure.stores = {
             **was, "live_state": n, "catalog": n, "postings": n, "vectors": n, "contexts": max(windows, was.get("contexts", 0)),
             "set_aside": aside + was.get("set_aside", 0), "snapshots": snapshots + was.get("snapshots", 0),
@@ -185,22 +195,24 @@ class Erasures:
         return {"blocks": [{"block": b, "only": self._erased_in(b)} for b in blocks]}
 
     def _waiting(self) -> list[int]:
-        return sorted({b for _, e in self.open() for b in e.blocks})[:WORK_BLOCKS_MAX]
+        return heapq.nsmallest(WORK_BLOCKS_MAX, {b for _, e in self.open() for b in e.blocks})
 
     def _erased_in(self, block: int) -> dict[str, list[int]]:
         """By account the tenant_seqs in a block whose text is erased. Of what was done before, no copy has a body any more."""
         found = {}
-        for t in dict.fromkeys(t for t, _ in self.open()):
-            at = t.columns.at
-            seqs = [s for s in t.blocks.span(block, t.columns.n) if at.erased[s]]
+        for t, erasure in dict(self.open()).items():
+            if t.deleted:
+                seqs = [s for s in t.blocks.span(block, t.position + 1) if s < erasure.position]
+            else:
+                at = t.columns.at
+                seqs = [s for s in t.blocks.span(block, t.columns.n) if at.erased[s]]
             if seqs:
                 found[t.account] = seqs
         return found
 
     async def _look_at(self, done: Iterable[int]) -> None:
         """Believe nobody: a block is stripped when it is seen to be."""
-        waiting = {b for _, e in self.open() for b in e.blocks}
-        for block in [b for b in done if b in waiting]:
+        for block in [b for b in done if any(b in e.blocks for _, e in self.open())]:
             try:
                 stripped = await self._is_stripped(block)
             except (Unanswered, LedgerError) as e:
@@ -238,15 +250,28 @@ class Erasures:
         return decode(data, block + 1).header.prev_block if data else b""
 
     async def _finish(self, t: Tenant, erasure: Erasure) -> None:
-        blocks = {t.blocks.of(s) for s in erasure.members.tolist()}
-        stores = {**erasure.stores, "ledger": len(blocks)}
+        stores = {**erasure.stores, "ledger": len(_blocks(t, erasure))}
         event = E.ErasureDone(ms=self.shard.now_ms(), erasure=erasure.id, stores=stores)
 
         async def run() -> None:
             if not erasure.done_ms:
                 await self.shard.sequencer.commit(t, [Stored(event)])
 
-        await self.shard.operators.barrier(t, run)
+        await self.shard.operators.barrier(t, run, deleted=True)
+
+
+def _blocks(t: Tenant, erasure: Erasure) -> set[int]:
+    """Those of the ledger that hold what it erases."""
+    if t.deleted:
+        return t.blocks.before(erasure.position)
+    return {t.blocks.of(s) for s in erasure.members.tolist()}
+
+
+def _purge_files(paths: Paths, account: str, seqs: Iterable[int]) -> tuple[int, int]:
+    """Catalogs that were set aside, deleted; segments of snapshots, replaced."""
+    aside = _delete_copies(paths.run, account)
+    texts = frozenset((account, seq) for seq in seqs)
+    return aside, forget_in_all(paths.snapshots, texts, Notary(paths.creds))
 
 
 def _delete_copies(run: Path, account: str) -> int:

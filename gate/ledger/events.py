@@ -245,11 +245,17 @@ class AgentRevoked(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ag
 
 
 class TenantChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="tenant_changed"):
-    """`state`: active, suspended or deleted, from here on; deleted is the last event of its chain that counts."""
+    """`state`: active, suspended or deleted, from here on; after deleted only the end of its erasure counts.
+
+    `erasure`: a deletion's: the body of every event before it is gone from here on. `second`: who agreed, where a case was open.
+    """
 
     state: str
     by: str = ""
     exported: bool = False  # a deletion came after an export of all before it
+    erasure: bytes = b""
+    memories: int = 0  # how many had a text
+    second: str = ""
     body: bytes = b""  # NoteBody with the reason
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import events as E
 from .errors import LedgerCorrupt
 
 PART_MEMBERS_MAX: Final = 8_192
@@ -40,6 +41,16 @@ def unpack_members(parts: Sequence[bytes]) -> Members:
     if len(whole) > 1 and (int(whole.max()) >= 1 << 31 or (np.diff(whole) < 1).any()):
         raise LedgerCorrupt("a case's members don't ascend.")
     return whole[1:].astype(np.int32)
+
+
+def erased_by(event: E.AnyEvent, seq: int) -> list[int]:
+    """The tenant_seqs whose bodies this event, at `seq`, says are gone."""
+    match event:
+        case E.MemoryErased():
+            return [int(s) for s in unpack_members([event.deltas])]
+        case E.TenantChanged() if event.erasure:
+            return list(range(1, seq))
+    return []
 
 
 def members_digest(members: ArrayLike) -> bytes:

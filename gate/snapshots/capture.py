@@ -17,7 +17,7 @@ from gate.ledger import erased
 from gate.ledger import events as E
 from gate.ledger.block import ZERO_HASH, Block, decode, decode_reads
 from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
-from gate.ledger.members import unpack_members
+from gate.ledger.members import erased_by
 from gate.ledger.replay import StreamState, stream_state
 from gate.snapshots.files import Kept, SegmentWriter, SnapshotForeign, Stream, forget, read_kept, sweep, write_kept
 from gate.snapshots.notary import Notary
@@ -80,12 +80,12 @@ class Capture:
         self._ms = block.header.ms
         for section in block.sections:
             self._events += len(section.events)
-            for meta, _ in section.events:
+            for seq, (meta, _) in enumerate(section.events, section.seq):
                 event = E.decode_event(meta)
                 if isinstance(event, E.MemoryWritten):
                     self._memories += 1
-                elif isinstance(event, E.MemoryErased):
-                    self._erased |= {(section.tenant, seq) for seq in unpack_members([event.deltas]).tolist()}
+                else:
+                    self._erased.update((section.tenant, s) for s in erased_by(event, seq))
 
     async def _reads(self, was: Stream, state: StreamState, ledger_last: int) -> Stream:
         """READS from where `was` ends; anew from what is still there, if age or a loss has taken what comes next."""

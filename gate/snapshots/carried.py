@@ -23,7 +23,7 @@ from bus.frames import CLASSIFICATIONS
 from gate.config import ProjectSettings, decode_settings, encode_settings
 from gate.ledger import events as E
 from gate.ledger.block import Payload, Section
-from gate.ledger.members import Members, members_digest, pack_members, unpack_members
+from gate.ledger.members import Members, erased_by, members_digest, pack_members, unpack_members
 
 _GATES = ("off", "shadow", "enforce")  # from the loosest
 
@@ -45,12 +45,13 @@ class Earlier:
         self._names: dict[bytes, bytes] = {}  # cases that are carried over → under which id
 
     def then(self, section: Section) -> None:
-        for meta, _ in section.events:
+        for seq, (meta, _) in enumerate(section.events, section.seq):
             match event := E.decode_event(meta):
                 case E.ProjectChanged():
                     self._projects[event.name] = event
                 case E.TenantChanged():
                     self._suspended = event.state == "suspended"
+                    self._ends_all(event, seq)
                 case E.CasePart():
                     self._parts.setdefault(event.case, {})[event.part] = event
                     self._begun.add(event.case)
@@ -91,6 +92,7 @@ class Earlier:
             case E.ProjectChanged():
                 return [self._tighter(event)]
             case E.TenantChanged():
+                self._ends_all(event, self.last + 1)
                 wanted = event.state != "active" or not self._suspended
                 return [event] if wanted else []
         return [event] if self._as_it_is(event) else self._of_case(event)
@@ -131,6 +133,12 @@ class Earlier:
         self._erasures.add(event.erasure)
         self.erased |= set(members.tolist())
         return [_with(event, members)]
+
+    def _ends_all(self, event: E.TenantChanged, seq: int) -> None:
+        """A deletion takes every text that was there before it, at `seq`."""
+        if event.erasure:
+            self._erasures.add(event.erasure)
+            self.erased.update(erased_by(event, seq))
 
     def _case(self, event: E.CaseOpened) -> list[E.AnyEvent]:
         parts = self._parts.pop(event.case, {})

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gate.ledger import events as E
 from gate.ledger.block import Block, Section, decode
 from gate.ledger.errors import LedgerError
-from gate.ledger.members import unpack_members
+from gate.ledger.members import erased_by
 from gate.snapshots.files import SnapshotDamaged, read_kept, read_stream
 
 FINDINGS_MAX: Final = 100
@@ -57,8 +57,8 @@ class Comparison:
             for section in block.sections:
                 for seq, (meta, _) in enumerate(section.events, section.seq):
                     match event := E.decode_event(meta):
-                        case E.MemoryErased():
-                            self._erased |= {(section.tenant, s) for s in unpack_members([event.deltas]).tolist()}
+                        case E.MemoryErased() | E.TenantChanged():
+                            self._erased.update((section.tenant, s) for s in erased_by(event, seq))
                         case E.HomeRestored() if block.header.no > self._cut:
                             self._parts[section.tenant] = event.part
                         case E.MemoryWritten() if block.header.no > self._cut:

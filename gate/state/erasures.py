@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,14 +19,15 @@ class Erasure:
     """`done_ms` 0 = some store may still hold text. `purged` and `blocks` are this process's progress: a restart begins again."""
 
     id: bytes
-    agent: int  # who asked for it
+    agent: int  # who asked for it; -1 = the home, with a deleted tenant
     person: str
     second: str  # who agreed, where a case or a legal hold had a member
     why: str
-    members: Members  # ascending
+    members: Members  # ascending; none of a deleted tenant, of which every event before `position` is one
     derived: int  # how many of them only derive from what was named
     ms: int
     position: int
+    count: int  # memories
     done_ms: int = 0
     stores: dict[str, int] = field(default_factory=dict)
     purged: bool = False
@@ -70,6 +71,10 @@ class Blocks:
     def of(self, seq: int) -> int:
         """The block that holds this event."""
         return self._block[bisect_right(self._first, seq) - 1]
+
+    def before(self, seq: int) -> set[int]:
+        """The blocks that hold events before this one."""
+        return set(self._block[: bisect_left(self._first, seq)])
 
     def span(self, block: int, end: int) -> range:
         """The tenant_seqs in a block, `end` being one past the tenant's last; empty if it has no section there."""

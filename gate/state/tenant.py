@@ -92,6 +92,7 @@ class Tenant:
         self.suspended = False
         self.broken = 0  # the first event of its chain that can't be trusted: nothing from there on counts; 0 = none
         self.deleted = False  # nothing of it is kept but its name and position
+        self.end: Erasure | None = None  # of all its texts, with its deletion
         self.partial = False  # a restored part of a ledger, in which nothing is written
         self.held_total = 0
         self.facts = 0  # changes with every fact about an older memory, after it: what was worked out before it is void
@@ -107,6 +108,7 @@ class Tenant:
         """What is left of a deleted tenant."""
         left = Tenant(self.account, self.name)
         left.deleted, left.position = True, self.position
+        left.end, left.blocks = self.end, self.blocks
         self.deleted = True  # for whatever of it is still under way
         return left
 
@@ -204,6 +206,7 @@ class Tenant:
         """
         if self.deleted:
             self.position = seq
+            self._forgotten(seq, event, note)
             return
         self._extend(seq)
         self.bytes += weight
@@ -244,6 +247,7 @@ class Tenant:
                 self.agents.revoke(event)
             case E.TenantChanged():
                 self.suspended, self.deleted = event.state == "suspended", event.state == "deleted"
+                self._forgotten(seq, event, note)
             case E.PolicyChanged():
                 self.policy = event.number
                 self.generation = seq
@@ -481,11 +485,21 @@ class Tenant:
             self._lose_body(s)
         erased[members] = np.where(erased[members] == 0, e.ms, erased[members])
         by = self.agents.by_id[e.agent].number
-        self.erasures[e.erasure] = Erasure(e.erasure, by, e.person, e.second, note, members, e.derived, e.ms, seq)
+        self.erasures[e.erasure] = Erasure(e.erasure, by, e.person, e.second, note, members, e.derived, e.ms, seq, len(members))
         gone = set(members.tolist())
         self.cited = deque(((s, evidence) for s, evidence in self.cited if s not in gone), maxlen=CITED_MAX)
         self.facts += 1
         self.generation = seq
+
+    def _forgotten(self, seq: int, event: E.AnyEvent, note: str) -> None:
+        """What is still of interest of a deleted tenant: that its texts are to go, and that they are gone."""
+        match event:
+            case E.TenantChanged() if event.erasure:
+                none, n = np.empty(0, np.int32), event.memories
+                self.end = Erasure(event.erasure, -1, event.by, event.second, note, none, 0, event.ms, seq, n)
+            case E.ErasureDone() if self.end is not None and event.erasure == self.end.id:
+                self.end.done_ms, self.end.stores = event.ms, dict(event.stores)
+                self.blocks = Blocks()
 
     def _restored(self, seq: int, e: E.HomeRestored) -> None:
         """Of a part, what was left out is there as what was erased is: its place, its labels and its edges."""

@@ -324,7 +324,8 @@ class Sequencer:
             await self._append_events(tenant, batch)
         s = self.shard
         head, at = s.heads.head(tenant.account), s.ledger_seq
-        s.index_later(s.indexes[tenant.account].apply, [], at, tenant.position, head.hash)
+        if not tenant.deleted or tenant.account in s.indexes:  # that it is, is the last that its catalog has
+            s.index_later(s.indexes[tenant.account].apply, [], at, tenant.position, head.hash)
         return tenant.position
 
     async def _append_events(self, tenant: Tenant, batch: list[Stored]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,23 @@ import pytest
 from nats.aio.client import Client, RawCredentials
 from nats.errors import Error as NatsError
 
-from broker_config import doctor
+from broker_config import doctor, supervisor
 from broker_config.control import Control
+from broker_config.home import Home
+from broker_config.restore import Restore, Wish
+from broker_config.snapshots import Snapshots
 from bus.errors import Conflict, CordonError, Rejected
 from bus.identity import Credential, Keypair, creds_text, parse_creds
+from gate.erasure.stores import STORES, WITHOUT_TEXT
 from gate.paths import Paths
 
-from .world import World, running, until, verified
+from .kill_points import AROUND, STEPS_PER_START, order
+from .test_erasure import found
+from .world import UP_S, World, running, until, verified
 
 NAMES = ("gone", "left")
+MARKS = ("4471-9983", "quince@gone.example", "the auditor of quince")  # in texts, evidence, reasons
+DONE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +61,17 @@ def test_a_tenant_is_exported_and_deleted_and_the_others_stay(world: World) -> N
         old, _ = [await populate(world, tenant) for tenant in NAMES]
         async with world.agent("writer", tenant="gone") as writer, world.agent("reader", tenant="gone") as reader:
             root = await writer.write("The vault of Gone has the number 4471-9983", evidence=["https://gone.example/vault"])
-            many = [await writer.write(f"Gone's note {i}: {'x' * 3_000}") for i in range(250)]  # more than one page
+            many = []  # more than one page
+            for i in range(0, 250, 25):
+                many += await asyncio.gather(*(writer.write(f"Gone's note {i + j}: {'x' * 3_000}") for j in range(25)))
             assert root.id in (await reader.query("which number has the vault of Gone?")).ids
+            async with world.agent("writer", tenant="left") as neighbour, asyncio.TaskGroup() as together:  # one block, perhaps
+                together.create_task(neighbour.write("Left's own note"))
+                together.create_task(writer.write(f"Beside a neighbour's, {MARKS[0]}", evidence=[f"mail:{MARKS[1]}"]))
             copy = await reader.write("The vault of Gone has the number 4471-9983")
             assert copy.parents == [root.id]
             async with world.desk(tenant="gone") as desk:
-                case = await desk.hold_now(root.id, "the page was forged")
+                case = await desk.hold_now(root.id, f"the page was forged, says {MARKS[2]}")
                 kept = await desk.place_legal_hold(root.id, "case 13/26")
                 async with Control(world.home) as control:
                     with pytest.raises(Conflict) as held:
@@ -73,15 +88,15 @@ def test_a_tenant_is_exported_and_deleted_and_the_others_stay(world: World) -> N
                         await control.tenants.delete("gone", message="over")
                     assert missing.value.reason == ("export_stale" if refused else "export_missing")
                     if not refused:
-                        await control.tenants.export("gone")
+                        await control.tenants.export("gone", world.home.path.parent / "stale")
                         assert (await writer.write("One more")).state == "active"
                 with pytest.raises(Rejected) as unsaid:
                     await control.tenants.delete("gone", message=" ")
                 assert unsaid.value.reason == "message_missing"
                 await control.tenant_suspend("gone")
-                done = await control.tenants.export("gone", world.home.path / "kept")
+                done = await control.tenants.export("gone", world.home.path.parent / "kept")
                 with pytest.raises(Conflict) as there:
-                    await control.tenants.export("gone", world.home.path / "kept")
+                    await control.tenants.export("gone", world.home.path.parent / "kept")
                 assert there.value.reason == "export_exists"
 
         folder = Path(done["folder"])
@@ -91,13 +106,13 @@ def test_a_tenant_is_exported_and_deleted_and_the_others_stay(world: World) -> N
         }
         memories = {m["id"]: m for m in lines(folder, "memories")}
         assert memories.keys() >= {root.id, copy.id, *(m.id for m in many)}
-        assert len(memories) == len(lines(folder, "memories")) == 253
+        assert len(memories) == len(lines(folder, "memories")) == 254
         assert memories[root.id]["content"] == "The vault of Gone has the number 4471-9983"
         assert (memories[root.id]["state"], memories[copy.id]["state"]) == ("held", "held")
         edge = next(e for e in lines(folder, "lineage") if e["to"] == copy.id and e["from"] == root.id)
         assert edge["kind"] == "copied"
         [exported] = lines(folder, "cases")
-        assert (exported["case"], exported["why"], exported["members"]) == (case.case, "the page was forged", 2)
+        assert (exported["case"], exported["why"], exported["members"]) == (case.case, f"the page was forged, says {MARKS[2]}", 2)
         assert {(m["memory"], m["root"]) for m in lines(folder, "members")} == {(root.id, True), (copy.id, False)}
         assert [p["display"] for p in lines(folder, "projects")] == ["Ärger & Söhne"]
         assert {a["name"] for a in lines(folder, "agents")} == {"writer", "reader", "ops"}
@@ -110,18 +125,44 @@ def test_a_tenant_is_exported_and_deleted_and_the_others_stay(world: World) -> N
                 await control.tenants.delete("gone", message="over")
             assert refused_.value.reason == "export_damaged"
             damaged.write_text(text)
-            ended = await control.tenants.delete("gone", message="the contract ended", by="ann")
-            assert (ended["state"], await control.tenants.delete("gone", message="again")) == ("deleted", ended)
+            for _ in range(2):  # an open case has memories of it: she can't agree with herself
+                with pytest.raises(Conflict) as contested:
+                    await control.tenants.delete("gone", message="the contract ended", by="ann")
+                assert contested.value.reason == "tenant_contested"
+                assert contested.value.detail["cases"] == [case.case]
+            ended = await control.tenants.delete("gone", message="the contract ended", by="lee")
+            receipt = await erased(control, ended)
+            assert (ended["state"], receipt["count"], receipt["pending"]) == ("deleted", 254, [])
+            assert (receipt["by"], receipt["second"], receipt["why"]) == ("ann", "lee", "the contract ended")
+            assert {s["name"]: s["state"] for s in receipt["stores"]} == {
+                **dict.fromkeys(STORES, "done"),
+                **dict.fromkeys(WITHOUT_TEXT, "no_text"),
+            }
+            counts = {s["name"]: s["count"] for s in receipt["stores"]}
+            assert counts["catalog"] == 254
+            assert counts["ledger"] > 1
+            assert (await control.tenants.delete("gone", message="again"))["erasure"] == receipt
+        for mark in MARKS:
+            assert found(world.home.path, mark) == set(), mark
+        assert found(world.home.path, "Left's own note"), "and the others' are there"
         await stays_deleted(world, old, catalog)
         await world.restart_gatekeeper()
         await stays_deleted(world, old, catalog)
-        secret = b"4471-9983"
-        for path in (world.home.path / "shards").rglob("*"):
-            assert not path.is_file() or secret not in path.read_bytes(), path
+        async with Control(world.home) as control:
+            assert (await control.tenants.ended(ended["account"]))["erasure"] == receipt
         assert (await verified(world.home))["findings"] == []
         assert [c for c in doctor.examine(world.home, time.time()) if c.found] == []
 
     asyncio.run(scenario())
+
+
+async def erased(control: Control, ended: dict[str, Any]) -> dict[str, Any]:
+    """The receipt when every store is done."""
+    async with asyncio.timeout(DONE_S):
+        while ended["erasure"]["state"] != "done":
+            ended = await control.tenants.ended(ended["account"])  # waits itself
+    receipt: dict[str, Any] = ended["erasure"]
+    return receipt
 
 
 async def _ignore(_: Exception) -> None:
@@ -180,6 +221,95 @@ def test_a_deletion_that_was_cut_short_is_finished_by_calling_it_again(world: Wo
             assert control.trust.deleted_account("torn") == tenant.account
 
     asyncio.run(scenario())
+
+
+_GATEKEEPER = (
+    AROUND
+    + """
+import gate.erasure.stores as stores
+from gate.ledger.committer import Committer
+from gate.service import run
+from gate.shard import Shard
+around(Committer, "append", after="event appended, not applied", when=lambda _, data: b"tenant_changed" in data)
+around(Shard, "drop_tenant", after="dropped")
+around(stores, "forget_in_all", after="out of the snapshots")
+around(stores.Erasures, "_look_at", before="the janitor tells", when=lambda _, done: bool(done))
+around(stores.Erasures, "_finish", after="done appended")
+sys.exit(run(home, 0, "serve", None))
+"""
+)
+STEPS = ("event appended, not applied", "dropped", "out of the snapshots", "the janitor tells", "done appended")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_deletion_that_is_killed_at_any_step_goes_on_by_itself_and_no_byte_is_left() -> None:
+    """Of the home's snapshots neither; and a restore of one doesn't bring it back."""
+    with running() as world:
+        gatekeeper = [sys.executable, "-c", _GATEKEEPER, "--home", str(world.home.path)]
+        for i, step in enumerate(STEPS):
+            if i % STEPS_PER_START == 0:
+                supervisor.stop(world.home)
+                assert supervisor.start(world.home, detach=True, ready_timeout_s=UP_S, gatekeeper=gatekeeper).state == "ready"
+            asyncio.run(_killed(world, f"gone-{i}", step))
+        with suppress(FileNotFoundError):
+            (world.home.run / "kill-at").unlink()
+        snapshots = Snapshots(world.home)
+        for i in range(len(STEPS)):
+            assert snapshots.verify(snapshots.find(f"before-{i}"))["findings"] == []
+        assert asyncio.run(verified(world.home))["findings"] == []
+        _restored(world)
+
+
+async def _killed(world: World, tenant: str, step: str) -> None:
+    mark, neighbour = f"halyard-of-{tenant}", f"neighbour-of-{tenant}"
+    await populate(world, tenant)
+    if "writer" not in [row["name"] for row in await _agents(world)]:
+        await world.add("writer")
+    async with world.agent("writer", tenant=tenant) as writer, world.agent("writer") as other:
+        async with asyncio.TaskGroup() as together:
+            for i in range(4):
+                together.create_task(writer.write(f"{i} on the {mark}", evidence=[f"mail:{mark}"]))
+                together.create_task(other.write(f"{i} on the {neighbour}"))
+        kept = await other.write(f"the last on the {neighbour}")
+    snapshots = Snapshots(world.home)
+    await asyncio.to_thread(snapshots.create, f"before-{tenant[-1]}", keys=True)
+    assert found(world.home.path, mark)
+    ordered, was = order(world, step), world.pid("gatekeeper")
+    async with Control(world.home) as control:
+        with suppress(CordonError):
+            await control.tenants.delete(tenant, without_export=True, message="over")
+    await until(lambda: not ordered.exists(), f"killed {step}", UP_S)
+    await world.ready_again(was)
+    async with Control(world.home) as control:
+        receipt = await erased(control, await control.tenants.delete(tenant, without_export=True, message="over"))
+        assert receipt["count"] == 4
+        rows = {row["name"]: row["state"] for row in await control.tenant_list()}
+        assert (rows[tenant], (await control.status())["erasing"]) == ("deleted", 0)
+    assert found(world.home.path, mark) == set(), step
+    async with world.agent("writer") as other:
+        assert kept.id in (await other.get(kept.id)).ids
+
+
+async def _agents(world: World) -> list[dict[str, Any]]:
+    async with Control(world.home) as control:
+        return await control.agent_list("acme")
+
+
+def _restored(world: World) -> None:
+    """From before a deletion: its texts never reach the new home, with the live home beside it or without."""
+    copy = Snapshots(world.home).find("before-0")
+    for name, beside in (("beside", world.home), ("alone", Home(world.home.path.parent / "lost"))):
+        made = Restore(beside, copy).run(Wish(world.home.path.parent / name, by="ann", why="who was it?"))
+        there = Home(Path(made["home"]))
+        supervisor.start(there, detach=True, ready_timeout_s=UP_S)
+        try:
+            if name == "beside":  # alone it can only accept what it doesn't have
+                assert asyncio.run(verified(there))["findings"] == []
+            assert found(there.path, "halyard-of-gone-0") == set(), name
+            assert found(there.path, "neighbour-of-gone-0"), name
+        finally:
+            supervisor.stop(there)
 
 
 @pytest.mark.slow

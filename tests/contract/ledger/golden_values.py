@@ -101,6 +101,9 @@ EVENTS: dict[str, E.AnyEvent] = {
     "agent_revoked": E.AgentRevoked(ms=MS, agent=raw(2), keys=["U2", "U3"], whole=True, by="U1"),
     "tenant_changed": E.TenantChanged(ms=MS, state="suspended", by="U1"),
     "tenant_changed.deleted": E.TenantChanged(ms=MS, state="deleted", by="ann", exported=True, body=NOTE_HASH),
+    "tenant_changed.erased": E.TenantChanged(
+        ms=MS, state="deleted", by="ann", second="lee", exported=True, erasure=raw(18), memories=3, body=NOTE_HASH
+    ),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
     "home_restored": E.HomeRestored(
