@@ -82,8 +82,8 @@ def due(home: Home, now: float) -> bool:
         made = [c.manifest.made for c in Snapshots(home).all() if c.manifest.operator == mine]
     except (CordonError, OSError, ValueError):  # being edited, or not made yet: it is looked at again
         return False
-    newest = max((datetime.fromisoformat(at).timestamp() for at in made), default=0.0)
-    return not newest <= now < newest + every_s  # one from the future is as none: the clock was wrong
+    past = (at for at in (datetime.fromisoformat(x).timestamp() for x in made) if at <= now)
+    return now >= max(past, default=0.0) + every_s  # one from the future is as none: the clock was wrong
 
 
 def make(home: Home, now: float) -> list[str]:

@@ -216,8 +216,11 @@ class Snapshots:
         """
         if not self.home.snapshots.exists():
             return []
+        now = utc(self._clock(), "seconds")
         with alone_in(self.home.snapshots):
-            gone = [copy for copy in self.all() if copy.manifest.name.startswith(prefix)][:-keep]
+            mine = [copy for copy in self.all() if copy.manifest.name.startswith(prefix)]
+            # By what they hold: a time from the future is of a clock that was wrong.
+            gone = sorted(mine, key=lambda c: (c.manifest.block, c.manifest.made <= now, c.manifest.made))[:-keep]
             for copy in gone:
                 copy.folder.rename(_part_of(copy.folder))  # from here on it counts no more
             _sweep(self.home.snapshots)

@@ -5,11 +5,15 @@ Expiry, idle contexts, plans and ids follow this clock. Rates, leases and time-o
 Invariants: it never goes back, nor behind the newest block of the ledger that it was started with. A clock that is set ahead
 for a moment expires nothing; one that stays there for STAYED_S is followed, unless it is so far off (AHEAD_MAX_S) that a person
 must say so. A clock that is set back is waited for by going slower (SLOWER), if it isn't by more than BEHIND_MAX_S.
+
+A leap of more than LEAP_MS was seen by nobody: the home was down, or its clock is wrong. What time ends for good (what a context
+had in its head, the hold of suspects) doesn't count it; what is only looked at with the time of now (expiry) does.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -21,6 +25,8 @@ STAYED_S: Final = 600.0  # a virtual machine that was stopped comes back with a 
 AHEAD_MAX_S: Final = 366 * 86_400.0  # a home may sleep for a year
 BEHIND_MAX_S: Final = 86_400.0  # a hardware clock in another time zone; what it wrote ahead is caught up within ten days
 SLOWER: Final = 0.1
+LEAP_MS: Final = 86_400_000
+LEAPS_MAX: Final = 128  # more than READS has days
 WITNESS_DAYS: Final = 1  # a date says which day it is, here or on the other side of the world
 
 
@@ -42,6 +48,8 @@ class SteadyClock:
         self._at, self._now = running(), wall()  # when it was asked last, and what it said then
         self._odd_since: float | None = None  # since when the machine's clock has been ahead
         self._odd_by = 0.0
+        self._met_ms = 0  # the newest moment of which there is a trace
+        self._leaps = deque[tuple[int, int]](maxlen=LEAPS_MAX)  # (from, to), ascending
 
     def __call__(self) -> int:
         running, wall = self._running(), self._wall()
@@ -49,6 +57,9 @@ class SteadyClock:
         self._now += passed
         ahead = wall - self._now
         if 0 <= ahead <= FOLLOWED_S or self._has_stayed(ahead, running):
+            if ahead > FOLLOWED_S:
+                self._met_ms = max(self._met_ms, int(self._now * 1000))
+                self.met(int(wall * 1000))
             self._now, self._odd_since = wall, None
         elif -BEHIND_MAX_S <= ahead < 0:
             self._now, self._odd_since = self._now - min(passed * SLOWER, -ahead), None
@@ -61,6 +72,16 @@ class SteadyClock:
         if self._odd_since is None or abs(ahead - self._odd_by) > FOLLOWED_S:
             self._odd_since, self._odd_by = running, ahead
         return running - self._odd_since >= STAYED_S
+
+    def met(self, ms: int) -> None:
+        """A trace of this moment: a block, in the order of a replay, or its end."""
+        if ms - self._met_ms > LEAP_MS and self._met_ms:
+            self._leaps.append((self._met_ms, ms))
+        self._met_ms = max(self._met_ms, ms)
+
+    def unseen_ms(self, since_ms: int) -> int:
+        """How much of the time since then nobody saw pass."""
+        return sum(to - max(start, since_ms) for start, to in self._leaps if to > since_ms)
 
     def begin(self, newest_ms: int, witness: str = "") -> None:
         """Start from a ledger whose newest block is of `newest_ms` (0 = it is empty). `witness`: the day, as a person says.

@@ -92,7 +92,7 @@ async def tending(shard: Shard) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
         for t in list(shard.tenants.values()):
-            ended = t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants))
+            ended = t.end_idle(shard.now_ms(), 1 + CONTEXTS_LOOKED_AT // len(shard.tenants), shard.unseen_ms)
             if ended:
                 shard.index_later(shard.context_texts.end, t.account, ended)
             if not t.broken:

@@ -68,6 +68,7 @@ class Recovery:
     ) -> None:
         self.shard, self.nc, self.progress, self.accepting = shard, nc, progress, accepting
         self.broken = dict(broken or {})
+        self.met: Callable[[int], None] = shard.clock.met if shard.clock else lambda _: None
         self.front: ReadsFront
         self.reads_resume: set[int] = set()  # READS blocks before which others are missing
         self.reads_beside_loss = 0  # READS blocks up to here may name what the ledger has lost
@@ -109,6 +110,7 @@ class Recovery:
             await self._flush()
             if self.flushing is not None:
                 await self.flushing
+        self.met(s.now_ms())
         self._check_catalogs()
         await self._forget_erased()
         lost = await front.lost(s.lineage)
@@ -195,6 +197,7 @@ class Recovery:
         else:
             s.heads.commit(block)
         self.front.ledger_block(block.header)
+        self.met(block.header.ms)
         rows = []
         for section in block.sections:
             t = s.tenants.get(section.tenant) or self._tenant(section.tenant)
@@ -391,6 +394,7 @@ class Recovery:
         if block.header.no in self.reads_resume:
             s.reads_head = ReadsHead()
         s.reads_head.commit(block)
+        self.met(block.header.ms)
         records = []
         for record in block.records:
             t = s.tenants.get(record.tenant)

@@ -81,6 +81,7 @@ class Shard:
         self.rates, self.quotas = True, DEFAULT  # whether requests a second are limited, and what may be kept (gate/quotas.py)
         self.paths, self.loop, self.clock = paths, loop, clock
         self.now_ms = clock or now_ms
+        self.unseen_ms: Callable[[int], int] = clock.unseen_ms if clock else lambda _: 0
         self.operator_jwt = operator_jwt
         self.stream_identity = stream_identity
         self.admission = admission

@@ -225,8 +225,9 @@ class Holds:
             except Refused:
                 break  # still no room
             self._waiting.remove(waiting)
-        now_ms = self.shard.now_ms()
-        for case in [k for k in t.cases.values() if k.until_ms and k.state == "open" and k.until_ms <= now_ms]:
+        now_ms, unseen_ms = self.shard.now_ms(), self.shard.unseen_ms
+        over = [k for k in t.cases.values() if k.until_ms and k.state == "open" and k.until_ms <= now_ms]
+        for case in [k for k in over if k.until_ms + unseen_ms(k.opened_ms) <= now_ms]:
             with suppress(Refused):  # no room: it stays held until there is
                 await self.shard.operators.barrier(t, lambda case=case: self._overdue(t, case))
 

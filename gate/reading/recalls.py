@@ -125,7 +125,7 @@ class Recalls:
         """On the loop: the context learns what it is about to be served, then the record is queued."""
         t, ctx, p = a.principal.tenant, a.context, a.principal
         now_ms = self.shard.now_ms()
-        if ctx.idle(now_ms, t.context_idle_ms(p.agent)):
+        if ctx.idle(now_ms, t.context_idle_ms(p.agent), self.shard.unseen_ms):
             ctx.begin_epoch(ctx.epoch + 1)
         seqs = [f.seq for f in a.found]
         a.recall, a.epoch = ids.new_raw(now_ms), ctx.epoch

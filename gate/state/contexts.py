@@ -9,7 +9,7 @@ starts a new epoch: a run, connection, key, child or restart keeps it.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -97,9 +97,10 @@ class Context:
         self.last_read_ms = 0
         self.fresh = (epoch, deque())
 
-    def idle(self, now_ms: int, idle_ms: int) -> bool:
-        """Whether the time since the last read ends this epoch. idle_ms 0 = never."""
-        return bool(idle_ms) and bool(self.last_read_ms) and now_ms - self.last_read_ms > idle_ms
+    def idle(self, now_ms: int, idle_ms: int, unseen_ms: Callable[[int], int] = lambda _: 0) -> bool:
+        """Whether the time since the last read ends this epoch. idle_ms 0 = never. `unseen_ms`: see gate.clock."""
+        last = self.last_read_ms
+        return bool(idle_ms) and bool(last) and now_ms - last > idle_ms and now_ms - last - unseen_ms(last) > idle_ms
 
     def register(self, c: Columns, comps: Interned[frozenset[str]], seqs: Iterable[int], ms: int, run: bytes, task: bytes) -> int:
         """Note that `seqs` are about to be served; the number of this recall. Before the answer leaves, never after."""

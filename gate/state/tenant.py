@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final
@@ -165,7 +165,7 @@ class Tenant:
         hours = [p.settings.context_idle_hours for n in names if (p := self.projects.get(n))] or [24]
         return 0 if 0 in hours else max(hours) * DAY_MS // 24
 
-    def end_idle(self, now_ms: int, most: int) -> list[tuple[bytes, int]]:
+    def end_idle(self, now_ms: int, most: int, unseen_ms: Callable[[int], int] = lambda _: 0) -> list[tuple[bytes, int]]:
         """Of the next `most` contexts, round and round, let go what those had in their heads that nobody read in for their idle
         time. Their next request would: but of an agent that doesn't come back, as sessions do, it would stay for ever. Returns
         (context, epoch that is over) of each.
@@ -173,7 +173,7 @@ class Tenant:
         ended = []
         for id_ in islice(self._looking, most):
             ctx = self.contexts.get(id_)
-            if ctx is not None and ctx.served and ctx.idle(now_ms, self.context_idle_ms(self.agents.all[ctx.root])):
+            if ctx is not None and ctx.served and ctx.idle(now_ms, self.context_idle_ms(self.agents.all[ctx.root]), unseen_ms):
                 ended.append((id_, ctx.epoch))
                 ctx.begin_epoch(ctx.epoch + 1)
             most -= 1

@@ -189,10 +189,9 @@ class Sequencer:
         """It didn't fit: it is decided again for the next block, on what holds then."""
         w.event = w.stored = None
 
-    @staticmethod
-    def _begin_idle_epoch(w: Write, now_ms: int) -> None:
+    def _begin_idle_epoch(self, w: Write, now_ms: int) -> None:
         ctx = w.context
-        if ctx.idle(now_ms, w.principal.tenant.context_idle_ms(w.principal.agent)):
+        if ctx.idle(now_ms, w.principal.tenant.context_idle_ms(w.principal.agent), self.shard.unseen_ms):
             ctx.begin_epoch(ctx.epoch + 1)
 
     async def _append_writes(self, writes: list[Write]) -> None:

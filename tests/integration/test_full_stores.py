@@ -381,18 +381,53 @@ runpy.run_module("gate", run_name="__main__", alter_sys=True)
 YEARS_70_S = 70 * 365 * 86_400
 
 
-def test_a_clock_that_jumps_expires_nothing_and_ids_stay_in_order(tmp_path: Path) -> None:
-    """The gatekeeper's process with another clock than the machine's."""
-    by = tmp_path / "by"
+class OtherClock:
+    """A gatekeeper's process with another clock than the machine's."""
 
-    def set_by(seconds: float) -> None:
-        new = by.with_name("new")
+    def __init__(self, folder: Path) -> None:
+        self.by = folder / "by"
+        self.set_by(0)
+
+    def set_by(self, seconds: float) -> None:
+        new = self.by.with_name("new")
         new.write_text(str(seconds))
-        new.replace(by)
+        new.replace(self.by)
 
-    def start(world: World) -> supervisor.Status:
-        command = [sys.executable, "-P", "-c", _OTHER_CLOCK, str(by), "--home", str(world.home.path)]
+    def start(self, world: World) -> supervisor.Status:
+        command = [sys.executable, "-P", "-c", _OTHER_CLOCK, str(self.by), "--home", str(world.home.path)]
         return supervisor.start(world.home, detach=True, ready_timeout_s=UP_S, gatekeeper=command)
+
+
+def test_a_home_that_starts_with_a_clock_a_month_ahead_takes_nothing_out_of_anybody_s_head(tmp_path: Path) -> None:
+    clock = OtherClock(tmp_path)
+
+    async def before(world: World) -> float:
+        await world.add("web", role="ingest")
+        await world.add("reader")
+        async with world.agent("web") as web, world.agent("reader") as reader, world.desk() as desk:
+            page = await web.write("The pump is rated for 40 bar", evidence=["https://pump.example/1"])
+            assert (await reader.query("pump rated")).ids == [page.id]
+            await desk.hold_now(page.id, "looked at")
+            return (await reader.write("Lunch is at noon")).trust_floor
+
+    async def floor_after(world: World) -> float:
+        async with world.agent("reader") as reader:
+            return (await reader.write("Lunch is at one")).trust_floor
+
+    with running() as world:
+        floor = asyncio.run(before(world))
+        assert floor < 0.5
+        for seconds in (30 * 86_400, 30 * 86_400, 60 * 86_400):  # the second and third start know the first's from the ledger
+            supervisor.stop(world.home)
+            clock.set_by(seconds)
+            assert clock.start(world).state == "ready"
+            assert asyncio.run(floor_after(world)) == floor
+        assert asyncio.run(verified(world.home))["ok"]
+
+
+def test_a_clock_that_jumps_expires_nothing_and_ids_stay_in_order(tmp_path: Path) -> None:
+    clock = OtherClock(tmp_path)
+    set_by, start = clock.set_by, clock.start
 
     async def jumps(world: World) -> list[str]:
         async with impatient(world) as memory, world.desk() as desk:

@@ -90,6 +90,9 @@ def test_a_home_that_serves_makes_what_it_missed_once_and_keeps_the_newest_and_w
     stamps = [f"{PREFIX}{datetime.fromtimestamp(now + h * HOUR_S, UTC):%Y%m%dt%H%M%Sz}" for h in (10, 11)]
     assert names(home) == ["by-hand", *stamps]
     assert due(home, now), "one from the future is as none"
+    make(home, now + HOUR_S)
+    assert not due(home, now + 1.5 * HOUR_S), "and makes none due again and again"
+    assert names(home) == ["by-hand", f"{PREFIX}{datetime.fromtimestamp(now + HOUR_S, UTC):%Y%m%dt%H%M%Sz}", stamps[1]]
 
 
 @pytest.mark.slow

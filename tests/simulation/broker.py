@@ -245,6 +245,7 @@ class Connection:
         self._number = 0
         self._out_at = self._in_at = 0.0
         self._life = 0  # counts cuts: what was under way before one is lost
+        self._until = float("inf")  # its process is gone: what comes later was still in its memory
         broker.connections.append(self)
 
     # --- nats-py's ----------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ class Connection:
         self._loop.call_at(self._out_at, self._arrive, self._life, subject, data, headers, reply)
 
     def _arrive(self, life: int, subject: str, data: bytes, headers: dict[str, str] | None, reply: str) -> None:
-        if life == self._life:
+        if life == self._life and self._loop.time() <= self._until:
             self._broker.take(self, subject, data, headers, reply)
 
     def _after(self, last: float) -> float:
@@ -370,8 +371,9 @@ class Connection:
             self._send(*one)
 
     def drop(self) -> None:
-        """Its process is gone, or it is: what has been sent may still arrive, nothing comes back."""
+        """Its process is gone, or it is: what is on the wire still arrives, nothing comes back."""
         self.is_closed, self.is_connected = True, False
+        self._until = self._loop.time() + 2 * self._broker.latency_s
         if self in self._broker.connections:
             self._broker.connections.remove(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,11 @@ class Member:
     info: str
     add: AdmAgent
 
+    @property
+    def who(self) -> tuple[str, str]:
+        """(tenant, name): a rotated one is the same agent."""
+        return self.tenant, self.name
+
 
 @dataclass(frozen=True)
 class Account:
@@ -55,12 +60,18 @@ class Cast:
         trust.create()
         made = {name: trust.make_tenant(name) for name in TENANTS}
         trust.write_registry()
+        self._trust = trust
         self.path = home.path
         self.accounts = {name: Account(name, t.account, t.user_key) for name, t in made.items()}
         self.members = [_member(trust, tenant, name) for tenant in TENANTS for name in ROLES]
 
     def of(self, tenant: str) -> list[Member]:
         return [m for m in self.members if m.tenant == tenant]
+
+    def rotated(self, m: Member) -> Member:
+        """The same agent with another key; `add` makes it known."""
+        fresh = _member(self._trust, m.tenant, m.name)
+        return replace(fresh, add=AdmAgent(action="rotate", account=m.account, name=m.name, key=fresh.key))
 
 
 def _member(trust: Trust, tenant: str, name: str) -> Member:

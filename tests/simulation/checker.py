@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .cast import Cast, Member
+from .cast import Account, Member
 from .history import Asked, History, Wrote
 from .streams import Broken, Event, Read, members, read, text_id
 
@@ -22,11 +23,11 @@ _ID: Final = re.compile(rb'"(mem_[0-9a-z]{26})"')
 _WORD: Final = re.compile(rb"note \d+ of ([a-z]+):")
 
 
-def strays(subject: str, data: bytes, cast: Cast) -> list[str]:
+def strays(subject: str, data: bytes, accounts: Mapping[str, Account], members: Iterable[Member]) -> list[str]:
     """What a gatekeeper sends must not carry another tenant's text."""
-    of = next((name for name, a in cast.accounts.items() if a.key in subject), "")
+    of = next((name for name, a in accounts.items() if a.key in subject), "")
     if not of:
-        of = next((m.tenant for m in cast.members if f".{m.key}." in f".{subject}."), "")
+        of = next((m.tenant for m in members if f".{m.key}." in f".{subject}."), "")
     return [f"text of tenant {x.decode()} went to {subject}" for x in set(_WORD.findall(data)) if of and x.decode() != of]
 
 
@@ -173,7 +174,7 @@ class Model:
 
 @dataclass
 class Seen:
-    """What there is to judge. `accounts`: account key → tenant."""
+    """What there is to judge. `accounts`: account key → tenant. `members`: by each key that one had."""
 
     history: History
     streams: dict[str, dict[int, bytes]]
@@ -218,7 +219,7 @@ def _stored(seen: Seen) -> list[str]:
     wrong = []
     asked: dict[tuple[str, str, str, str], Wrote] = {}
     for w in seen.history.wrote:
-        asked[w.by.tenant, w.by.key, w.project, w.draft.content] = w
+        asked[*w.by.who, w.project, w.draft.content] = w
     times = Counter[tuple[str, str, str, str]]()
     ids: dict[tuple[str, str], Kept] = {}
     told = {(w.by.tenant, w.receipt.id): w.draft.content for w in seen.history.wrote if w.receipt}
@@ -228,7 +229,7 @@ def _stored(seen: Seen) -> list[str]:
             if not kept.event.body and kept.event.seq not in model.erased:
                 wrong.append(f"{kept.id} of {tenant} has lost its text, and nobody erased it")
             text = kept.event.body["content"] if kept.event.body else told[tenant, kept.id]
-            what = (tenant, kept.meta["key"], kept.meta["project"], text)
+            what = (*seen.members[kept.meta["key"]].who, kept.meta["project"], text)
             times[what] += 1
             if what not in asked:
                 wrong.append(f"{kept.id} of {tenant} was never asked for like that")
@@ -241,7 +242,9 @@ def _stored(seen: Seen) -> list[str]:
         there = ids.get((w.by.tenant, w.receipt.id))
         if there is None:
             wrong.append(f"acknowledged and lost: {w.receipt.id} of {w.by.tenant}")
-        elif (there.meta["key"], there.meta["project"]) != (w.by.key, w.project) or not there.says(w.draft.content):
+        elif (seen.members[there.meta["key"]].who, there.meta["project"]) != (w.by.who, w.project) or not there.says(
+            w.draft.content
+        ):
             wrong.append(f"{w.receipt.id} isn't what {w.by.name} of {w.by.tenant} wrote")
         elif there.event.seq != w.receipt.position or there.meta["trust"] != round(w.receipt.trust * 1000):
             wrong.append(f"the receipt of {w.receipt.id} doesn't say what is stored")
@@ -321,9 +324,9 @@ def _at_the_end(seen: Seen, by_id: dict[tuple[str, str], int]) -> list[str]:
 def _laundered(seen: Seen) -> list[str]:
     """Who wrote after a recall has no better floor than what it was served, and who repeats a text no more trust than it had."""
     wrong = []
-    heard: dict[str, list[Asked]] = defaultdict(list)
+    heard: dict[tuple[str, str], list[Asked]] = defaultdict(list)
     for a in seen.history.asked:
-        heard[a.by.key].append(a)
+        heard[a.by.who].append(a)
     for w in seen.history.wrote:
         if w.receipt is None:
             continue
@@ -332,7 +335,7 @@ def _laundered(seen: Seen) -> list[str]:
         mine = ids.get(w.receipt.id)
         if mine is None:
             continue
-        for a in heard[w.by.key]:
+        for a in heard[w.by.who]:
             if a.told_s > w.sent_s or _shed_between(seen.history, w.by, a.sent_s, w.told_s):
                 continue
             for item in a.recall.admitted:
@@ -374,4 +377,4 @@ def texts_left(history: History, places: dict[str, bytes]) -> list[str]:
 
 
 def _shed_between(history: History, by: Member, from_s: float, to_s: float) -> bool:
-    return any(s.by in (None, by) and s.from_s <= to_s and s.to_s >= from_s for s in history.shed)
+    return any((s.by is None or s.by.who == by.who) and s.from_s <= to_s and s.to_s >= from_s for s in history.shed)

@@ -61,7 +61,16 @@ class Client:
         self.loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self.notices: list[str] = []
-        self.broker.listen(f"notice.{member.account}.{member.key}", self._noticed)
+        self._listen()
+
+    def _listen(self) -> None:
+        self.broker.listen(f"notice.{self.member.account}.{self.member.key}", self._noticed)
+
+    def rotated(self, member: Member) -> None:
+        """The same agent with another key, from its next attempt on."""
+        self.broker.forget(f"notice.{self.member.account}.{self.member.key}")
+        self.member = member
+        self._listen()
 
     def _noticed(self, data: bytes, wire: int) -> None:
         frame = frames.decode_push(data)
@@ -74,11 +83,13 @@ class Client:
         give_up = self.loop.time() + deadline_s
         pause_s = 0.1
         while True:
-            told = await self._attempt(subject, frame)
+            key = self.member.key
+            told = await self._attempt(f"{subject.rpartition('.')[0]}.{key}", frame)
             if told is not None and isinstance(told.frame, Refusal) and told.frame.error == "internal":
                 self.history.internal.append(f"{type(frame).__name__} of {self.member.name} of {self.member.tenant}")
             passing = told is None or (isinstance(told.frame, Refusal) and told.frame.error in PASSING)
-            if not passing:
+            cut = key != self.member.key and told is not None and isinstance(told.frame, Refusal)
+            if not passing and not cut:
                 return told
             if not again or self.loop.time() + pause_s > give_up:
                 return None
@@ -148,7 +159,7 @@ class Client:
     @property
     def open(self) -> list[Wrote]:
         """Drafts of which nobody told what became of them."""
-        return [w for w in self.history.wrote if w.by is self.member and w.receipt is None and not w.refused]
+        return [w for w in self.history.wrote if w.by.who == self.member.who and w.receipt is None and not w.refused]
 
     async def recall(self, project: str, frame: Query | Get) -> Recall | None:
         sent_s = self.loop.time()
@@ -224,7 +235,7 @@ class Client:
                 await self.write(self._project(), f"they say {self.common.word()}: {memory.content}", copied=memory.id)
 
     async def correct(self) -> None:
-        mine = [w for w in self.history.wrote if w.by is self.member and w.receipt and not w.copied]
+        mine = [w for w in self.history.wrote if w.by.who == self.member.who and w.receipt and not w.copied]
         if mine:
             old = self.chance.choice(mine)
             assert old.receipt
@@ -232,13 +243,13 @@ class Client:
 
     async def repeat(self) -> None:
         """Sends again what was answered: the first receipt must come."""
-        mine = [w for w in self.history.wrote if w.by is self.member and w.receipt]
+        mine = [w for w in self.history.wrote if w.by.who == self.member.who and w.receipt]
         if mine:
             await self.send(self.chance.choice(mine), ANSWER_S)
 
     async def contradict(self) -> None:
         """The same key for something else."""
-        mine = [w for w in self.history.wrote if w.by is self.member and w.receipt]
+        mine = [w for w in self.history.wrote if w.by.who == self.member.who and w.receipt]
         if mine:
             old = self.chance.choice(mine)
             draft = Draft(content=self.common.text(self.member), idempotency_key=old.draft.idempotency_key, request_id="other")

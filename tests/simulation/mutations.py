@@ -13,10 +13,12 @@ from unittest.mock import patch
 
 from bus.errors import CordonError
 from gate import intake
+from gate.clock import SteadyClock
 from gate.erasure.stores import Erasures
 from gate.index_state import TenantIndex
 from gate.janitor import Janitor
 from gate.ledger import committer
+from gate.ledger.events import AgentIssued
 from gate.reading.recalls import Recalls
 from gate.shard import Shard
 from gate.state.tenant import Tenant
@@ -159,6 +161,34 @@ def own_proposal_is_a_refusal() -> AbstractContextManager[Any]:
     return patch.object(committer, "_WRONG_LAST", 0)
 
 
+def agent_is_its_key() -> AbstractContextManager[Any]:
+    """Who comes with another key is another: idempotency keys are of a credential."""
+    known: Any = intake.__dict__["_idempotency"]
+
+    def by_key(p: Any, d: Any) -> tuple[bytes, bytes]:
+        one, content = known(p, d)
+        return (p.tenant.label_hash(f"{p.key}{one.hex()}", 16) if one else one), content
+
+    return patch.object(intake, "_idempotency", by_key)
+
+
+def rotation_sheds() -> AbstractContextManager[Any]:
+    """An agent's new key begins with an empty head."""
+    issue: Any = Tenant.apply
+
+    def shed(self: Tenant, seq: int, event: Any, *rest: Any) -> None:
+        if isinstance(event, AgentIssued) and event.agent in self.contexts:
+            self.contexts[event.agent].begin_epoch(self.contexts[event.agent].epoch + 1)
+        issue(self, seq, event, *rest)
+
+    return patch.object(Tenant, "apply", shed)
+
+
+def leaps_are_lived_through() -> AbstractContextManager[Any]:
+    """A start believes that all the time has passed that its clock says."""
+    return patch.object(SteadyClock, "met", lambda self, ms: None)
+
+
 PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "no_fence": (no_fence, 4),
     "reads_not_awaited": (reads_not_awaited, 4),
@@ -175,6 +205,9 @@ PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "index_keeps_erased": (index_keeps_erased, 2),
     "own_proposal_is_a_refusal": (own_proposal_is_a_refusal, 14),
     "janitor_only_says": (janitor_only_says, 6),
+    "agent_is_its_key": (agent_is_its_key, 0),
+    "rotation_sheds": (rotation_sheds, 0),
+    "leaps_are_lived_through": (leaps_are_lived_through, 0),
 }
 
 

@@ -32,17 +32,20 @@ class Plan:
     append_faults: float  # of appends that meet one
     line_faults: float  # of clients' requests, and of answers to them
     erasures: int  # an operator's, beside fourteen other things
+    rotate_every_s: float  # 0 = nobody gets another key
 
     def __str__(self) -> str:
         return (
             f"{self.tenants} tenants of {self.agents} agents, {self.gatekeepers} gatekeeper{'s' * (self.gatekeepers > 1)}, "
             f"{self.lasts_s:.0f} s, blocks of {self.block_events}, gate {'on' if self.gate else 'off'}; "
             f"{', '.join(self.faults) or 'no faults'} every {self.fault_every_s:.0f} s, "
-            f"appends {self.append_faults:.2f}, lines {self.line_faults:.2f}, erasures {self.erasures}"
+            f"appends {self.append_faults:.2f}, lines {self.line_faults:.2f}, erasures {self.erasures}, "
+            f"keys {f'every {self.rotate_every_s:.0f} s' if self.rotate_every_s else 'stay'}"
         )
 
 
-def drawn(chance: random.Random) -> Plan:
+def drawn(chance: random.Random, keys: random.Random) -> Plan:
+    """`keys`: chance of its own for what concerns keys."""
     return Plan(
         tenants=chance.choice((1, 2, 2, 3)),
         agents=chance.randint(2, 4),
@@ -61,4 +64,5 @@ def drawn(chance: random.Random) -> Plan:
         append_faults=chance.choice((0.0, 0.02, 0.1, 0.3)),
         line_faults=chance.choice((0.0, 0.05, 0.2)),
         erasures=chance.choice((0, 1, 4)),
+        rotate_every_s=keys.choice((0.0, 2.0, 8.0)),
     )

@@ -37,13 +37,17 @@ GATE: Final = Gate.load(embedder_id=EMBEDDER.id)
 
 
 class Index(IndexThread):
-    """gate.index_thread without its thread: jobs in order, each after the time that it takes, one at a time."""
+    """gate.index_thread without its thread: jobs in order, each after the time that it takes, one at a time; nobody rests."""
 
     chance = random.Random(0)
     slow_s = 0.0
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, idle: Callable[[], bool], damaged: Callable[[ProjectionUnusable], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        idle: Callable[[], bool],
+        damaged: Callable[[ProjectionUnusable], None],
+        shared: Callable[[], bool],
     ) -> None:
         self._loop, self._idle, self._damaged = loop, idle, damaged
         self._todo = deque[Callable[[], None]]()

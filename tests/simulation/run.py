@@ -12,18 +12,22 @@ import logging
 import random
 import tempfile
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import gate.service as service
+from bus.errors import CordonError
 from bus.frames import AdmAgent, AdmProject, AdmTenant, Get, Recall
+from gate.clock import LEAP_MS
+from gate.refusals import Refused
 
 from . import checker
 from .broker import Broker, Connection, Fate
 from .cast import PROJECTS, TENANTS, Cast
 from .cleaner import Cleaner
-from .clients import Client, Common
+from .clients import ANSWER_S, Client, Common
 from .clock import CLOCK, Loop, Stuck, reseed
 from .facts import HEARD, differing, facts
 from .history import History, Shed
@@ -52,7 +56,9 @@ class Run:
     def __init__(self, seed: int, cast: Cast, folder: Path) -> None:
         self.seed, self.cast, self.folder = seed, cast, folder
         self.chance = random.Random(f"cordon {seed}")
-        self.plan = drawn(self.chance)
+        self.keys = random.Random(f"keys of cordon {seed}")
+        self.plan = drawn(self.chance, self.keys)
+        self.members = list(cast.members)  # and those with other keys, as they come
         self.history = History()
         self.wrong: list[str] = []
         self.broker = Broker(STREAMS, random.Random(self.chance.random()), self.plan.latency_s)
@@ -95,12 +101,11 @@ class Run:
         await self._populate(serving)
         self._calm(False)
         lives = [asyncio.create_task(client.live()) for client in self.clients]
-        faults = asyncio.create_task(self._faults())
+        lives += [asyncio.create_task(self._faults()), asyncio.create_task(self._rotations())]
         await asyncio.sleep(self.plan.lasts_s)
-        faults.cancel()
         for life in lives:
             life.cancel()
-        for ended in await asyncio.gather(*lives, faults, return_exceptions=True):
+        for ended in await asyncio.gather(*lives, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
         self._calm(True)
@@ -117,7 +122,7 @@ class Run:
             await process.kill()
         streams = {name: {seq: m.data for seq, m in s.messages.items()} for name, s in self.broker.streams.items()}
         accounts = {a.key: name for name, a in self.cast.accounts.items()}
-        seen = checker.Seen(self.history, streams, accounts, {m.key: m for m in self.cast.members}, stripped=self._stripped())
+        seen = checker.Seen(self.history, streams, accounts, {m.key: m for m in self.members}, stripped=self._stripped())
         self.wrong += checker.check(seen)
         digest = hashlib.sha256(b"".join(data for blocks in streams.values() for data in blocks.values())).hexdigest()[:16]
         return Verdict(self.seed, self.plan, self.wrong, self.history, seen.counts(), digest)
@@ -129,11 +134,13 @@ class Run:
 
     async def _keep(self, process: Process) -> None:
         """The supervisor: what ended is started again, unless it refused to serve."""
-        known_s = CLOCK.offset_s
+        known_s, passed_s = CLOCK.offset_s, 0.0
         while True:
-            if CLOCK.offset_s - known_s > IDLE_S:  # what was a jump is the time for who begins now (gate/clock.py)
+            jump_s, known_s = CLOCK.offset_s - known_s, CLOCK.offset_s
+            if 0 < jump_s < LEAP_MS / 1000:  # what was a jump is the time for who begins now, but for a leap (gate/clock.py)
+                passed_s += jump_s
+            if passed_s > IDLE_S:
                 self.history.shed.append(Shed(None, CLOCK.now_s, CLOCK.now_s))
-            known_s = CLOCK.offset_s
             process.start()
             assert process.task is not None
             await asyncio.wait([process.task])
@@ -212,12 +219,35 @@ class Run:
                     for connection in process.connections:
                         connection.stall(seconds)
 
+    async def _rotations(self) -> None:
+        """Another key for an agent, as `cordon agent rotate` gives it: the old one is cut, or kept until the next."""
+        while self.plan.rotate_every_s:
+            await asyncio.sleep(self.keys.expovariate(1 / self.plan.rotate_every_s))
+            client = self.keys.choice(self.clients)
+            old, fresh = client.member, self.cast.rotated(client.member)
+            self.tell(f"another key for {' '.join(reversed(old.who))}")
+            self.members.append(fresh)
+            await self._administered(fresh.add)
+            client.rotated(fresh)
+            if self.keys.random() < 0.7:
+                await self._administered(AdmAgent(action="revoke", account=old.account, name=old.name, revoked=[old.key]))
+
+    async def _administered(self, frame: AdmAgent) -> None:
+        """Ask until it is done, as the control plane's caller does."""
+        while True:
+            with suppress(TimeoutError, Refused, CordonError):
+                process = await self._serving()
+                assert process.shard is not None
+                await asyncio.wait_for(process.shard.admin.answer(frame), ANSWER_S)
+                return
+            await asyncio.sleep(0.5)
+
     def _room_again(self) -> None:
         for stream in self.broker.streams.values():
             stream.max_bytes = 0
 
     def _seen(self, subject: str, data: bytes, wire: int) -> None:
-        self.wrong += checker.strays(subject, data, self.cast)
+        self.wrong += checker.strays(subject, data, self.cast.accounts, self.members)
 
     # --- calm ---------------------------------------------------------------------------------------
     async def _answered(self) -> bool:

@@ -96,6 +96,23 @@ def test_a_clock_that_can_t_be_right_stops_a_start_until_a_person_names_the_day(
     assert m.after(0) == 0
 
 
+def test_time_that_nobody_saw_pass_is_told_from_what_was_lived_through() -> None:
+    m, noon_ms, day_ms = Machine(), int(NOON_S * 1000), int(DAY_S * 1000)
+    for day in (-40, -39, -9, -8):  # a replay's blocks: a month, and a week from the last to the start, are in no block
+        m.clock.met(noon_ms + day * day_ms)
+    m.clock.begin(noon_ms - 8 * day_ms)
+    m.clock.met(m.clock())
+    since = [m.clock.unseen_ms(noon_ms + day * day_ms) for day in (-40, -20, -9, -8, -1, 0)]
+    assert since == [day_ms * days for days in (38, 19, 8, 8, 1, 0)]
+    m.set_by = 3 * DAY_S  # a jump while it runs, that is followed
+    m.after(1)
+    m.after(STAYED_S)
+    assert m.clock.unseen_ms(noon_ms) == 3 * day_ms
+    m.after(0.9 * DAY_S)
+    assert m.clock.unseen_ms(noon_ms) == 3 * day_ms
+    assert m.clock.unseen_ms(m.clock()) == 0
+
+
 def test_an_empty_ledger_begins_whenever_the_machine_says() -> None:
     m = Machine()
     m.clock.begin(0)

@@ -159,6 +159,8 @@ def test_a_context_idles_only_after_a_read_and_longer_than_its_time() -> None:
     assert not ctx.idle(story.ms + DAY_MS, DAY_MS)
     assert ctx.idle(story.ms + DAY_MS + 1, DAY_MS)
     assert not ctx.idle(story.ms + 1000 * DAY_MS, 0)  # 0 = never
+    assert not ctx.idle(story.ms + 30 * DAY_MS, DAY_MS, lambda since_ms: since_ms - story.ms + 29 * DAY_MS)  # unseen
+    assert ctx.idle(story.ms + 30 * DAY_MS + 1, DAY_MS, lambda since_ms: since_ms - story.ms + 29 * DAY_MS)
 
 
 def test_what_idle_contexts_had_in_their_heads_is_let_go_without_a_request_of_theirs() -> None:
