@@ -25,6 +25,11 @@ def new_raw(ms: int | None = None, tail: bytes | None = None) -> bytes:
     return stamp.to_bytes(6, "big") + (_tail() if tail is None else tail)
 
 
+def made_ms(raw: bytes) -> int:
+    """When an id was made: unix milliseconds."""
+    return int.from_bytes(raw[:-TAIL_BYTES], "big")
+
+
 def _tail() -> bytes:
     """10 random bytes, drawn many at a time: a system call for each id costs more than all the rest of it."""
     try:

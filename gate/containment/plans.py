@@ -183,7 +183,7 @@ class Plans:
             agents_to_tell_count=len(names),
             told_elsewhere=len(told) - len(names),
             reads_lost=reads,
-            expires_at=rfc3339(self.shard.now_ms() + PLAN_MS),
+            expires_at=rfc3339(ids.made_ms(plan_id) + PLAN_MS),
             position=t.position,
             next=following(cursor, PAGE_ITEMS_MAX, max(len(x) for x in (visible, roots, suspects, again, names))),
             closure_ms=round(ms, 3),

@@ -200,6 +200,7 @@ def test_a_case_of_which_a_crowd_was_told_names_them_all_in_pages_that_fit_into_
         named: dict[str, list[str]] = {}
         for kind, pages in answers.items():
             while (cursor := pages[-1].next) is not None:
+                story.ms += 1_000
                 again = (
                     CaseQuery(case=first.case, cursor=cursor)
                     if kind == "case"
@@ -210,6 +211,7 @@ def test_a_case_of_which_a_crowd_was_told_names_them_all_in_pages_that_fit_into_
             assert all(len(frames.encode(page)) < PAYLOAD_BYTES_MAX / 8 for page in pages)
             named[kind] = [name for page in pages for name in (page.told if kind == "case" else page.agents_to_tell)]
             assert [m.id for page in pages for m in page.members] == [room.text(s) for s in (room.root, room.child, room.mixed)]
+        assert {page.expires_at for page in answers["plan"]} == {plan.expires_at}, "looking on gives it no more time"
         assert named["plan"] == named["case"]
         assert len(set(named["case"])) == len(named["case"]) == crowd + 1
         assert (first.told_count, first.acked_count, first.told_elsewhere) == (crowd + 1, 0, 3)
