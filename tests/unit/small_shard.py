@@ -110,6 +110,7 @@ class SmallShard:
 
     def __init__(self, tenant: Tenant, now_ms: Callable[[], int]) -> None:
         self.now_ms = now_ms
+        self.unseen_ms: Callable[[int], int] = lambda _: 0
         self.loop = asyncio.get_running_loop()
         self.tenants = {tenant.account: tenant}
         self.indexes = {tenant.account: TenantIndex()}
