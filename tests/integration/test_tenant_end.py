@@ -228,7 +228,7 @@ _GATEKEEPER = (
     + """
 import gate.erasure.stores as stores
 from gate.ledger.committer import Committer
-from gate.service import run
+from gate.process import run
 from gate.shard import Shard
 around(Committer, "append", after="event appended, not applied", when=lambda _, data: b"tenant_changed" in data)
 around(Shard, "drop_tenant", after="dropped")

@@ -24,7 +24,7 @@ from gate.shard import Shard
 from gate.state.tenant import Tenant
 from gate.writing import decide
 
-SEEDS: Final = 40
+SEEDS: Final = 60
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
@@ -200,14 +200,14 @@ PLANTS: Final[dict[str, tuple[Plant, int]]] = {
     "all_released": (all_released, 0),
     "children_free": (children_free, 2),
     "retry_is_new": (retry_is_new, 0),
-    "fence_needs_room": (fence_needs_room, 14),
+    "fence_needs_room": (fence_needs_room, 40),
     "tenants_mixed": (tenants_mixed, 0),
     "index_keeps_erased": (index_keeps_erased, 2),
     "own_proposal_is_a_refusal": (own_proposal_is_a_refusal, 14),
     "janitor_only_says": (janitor_only_says, 6),
     "agent_is_its_key": (agent_is_its_key, 0),
-    "rotation_sheds": (rotation_sheds, 0),
-    "leaps_are_lived_through": (leaps_are_lived_through, 0),
+    "rotation_sheds": (rotation_sheds, 5),
+    "leaps_are_lived_through": (leaps_are_lived_through, 23),
 }
 
 
