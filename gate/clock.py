@@ -20,12 +20,14 @@ from typing import Final
 
 from bus.errors import ConfigError
 
+from .config import DAY_MS
+
 FOLLOWED_S: Final = 5.0  # what a time service corrects in one step; smaller differences are followed at once
 STAYED_S: Final = 600.0  # a virtual machine that was stopped comes back with a jump that stays
 AHEAD_MAX_S: Final = 366 * 86_400.0  # a home may sleep for a year
 BEHIND_MAX_S: Final = 86_400.0  # a hardware clock in another time zone; what it wrote ahead is caught up within ten days
 SLOWER: Final = 0.1
-LEAP_MS: Final = 86_400_000
+LEAP_MS: Final = DAY_MS
 LEAPS_MAX: Final = 128  # more than READS has days
 WITNESS_DAYS: Final = 1  # a date says which day it is, here or on the other side of the world
 

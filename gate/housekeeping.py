@@ -58,7 +58,7 @@ class Garbage:
         self._next, self._latest = now + GARBAGE_QUIET_S, now + GARBAGE_LATEST_S
 
 
-def _trim() -> None:
+def trim_heap() -> None:
     """Give the system back what was freed: glibc keeps it, among what stays, and a busy gatekeeper seemed to grow by it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
     if trim is not None:
@@ -79,7 +79,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
         _mark(shard.paths.broker_stuck, shard.lease is None and (shard.ledger.stuck or shard.reads.stuck))
         if loop.time() >= next_trim:
             next_trim = loop.time() + TRIM_EVERY_S
-            await asyncio.to_thread(_trim)
+            await asyncio.to_thread(trim_heap)
         if loop.time() >= next_share:
             next_share = loop.time() + SHARE_EVERY_S
             with suppress(CordonError):

@@ -9,6 +9,8 @@ import os
 import time
 from functools import lru_cache
 
+from bus.frames import TAIL_CHARS
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]  # by 10 bits
@@ -50,6 +52,17 @@ def text(prefix: str, raw: bytes) -> str:
         f"{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}{pairs[low >> 50]}{pairs[low >> 40 & 1023]}"
         f"{pairs[low >> 30 & 1023]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
     )
+
+
+def ending(raw: bytes) -> int:
+    """The last 5 bytes of an id as a number: what its last TAIL_CHARS characters spell."""
+    return int.from_bytes(raw[-5:], "big")
+
+
+def ending_of(tail: str) -> int | None:
+    """The same of the end of an id as people name it, at least TAIL_CHARS characters; None if no id ends so."""
+    probe = raw("mem_" + "0" * (ID_CHARS - TAIL_CHARS) + tail[-TAIL_CHARS:]) if len(tail) >= TAIL_CHARS else None
+    return None if probe is None else ending(probe)
 
 
 def new(prefix: str, ms: int | None = None) -> str:

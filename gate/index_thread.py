@@ -17,13 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 from gate.projections import ProjectionUnusable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
+Place = Literal["short", "behind", "crowd"]  # first; behind what is short from the start; that, and with a rest after each slice
 # By the clock, which runs twice as fast as this thread while the loop is busy too.
 SLICE_S: Final = 0.004  # a slice ends with the first step that ends after it
 PARTED_S: Final = 0.2  # what takes longer is long; a batch of 64 short drafts takes 30 to 60 ms
@@ -54,8 +55,8 @@ class _Call:
 class Work:
     """An iterator of short steps. `deliver` gets, on the loop, what they yield other than None.
 
-    `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it. `yielding`:
-    it goes behind what is short from the start. `resting`: that, and it is the crowd's.
+    `parted` is done when it has become long, or has ended; `done` when it has ended, with the error that ended it. `place`: see
+    Place.
     """
 
     def __init__(
@@ -63,12 +64,9 @@ class Work:
         steps: Iterator[Any],
         deliver: Callable[[Any], None],
         loop: asyncio.AbstractEventLoop,
-        *,
-        yielding: bool = False,
-        resting: bool = False,
+        place: Place = "short",
     ) -> None:
-        self._steps, self._deliver, self._loop = steps, deliver, loop
-        self._yielding, self.resting = yielding or resting, resting
+        self._steps, self._deliver, self._loop, self._place = steps, deliver, loop, place
         self._spent_s = 0.0
         self._made: list[Any] = []  # and not handed over yet
         self._waited_s = 0.0
@@ -82,7 +80,12 @@ class Work:
     @property
     def behind(self) -> bool:
         """Whether what is short goes first."""
-        return self._yielding or self.long
+        return self._place != "short" or self.long
+
+    @property
+    def resting(self) -> bool:
+        """Whether it has a rest after each slice while the calm are about."""
+        return self._place == "crowd"
 
     def slice(self, slice_s: float) -> bool:
         """Go on for so long or to the end; whether that is reached."""
@@ -148,11 +151,9 @@ class IndexThread:
         self._jobs.put(_Call(lambda: fn(*args, **kwargs), future))
         return future
 
-    def work(
-        self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False, resting: bool = False
-    ) -> Work:
+    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], place: Place = "short") -> Work:
         """Have an iterator's steps done, each of them milliseconds. Bounded by the callers too."""
-        work = Work(steps, deliver, self._loop, yielding=yielding, resting=resting)
+        work = Work(steps, deliver, self._loop, place)
         work.done.add_done_callback(self._look)
         self._jobs.put(work)
         return work

@@ -212,7 +212,8 @@ class Erasures:
 
     async def _look_at(self, done: Iterable[int]) -> None:
         """Believe nobody: a block is stripped when it is seen to be."""
-        for block in [b for b in done if any(b in e.blocks for _, e in self.open())]:
+        open_ = [e for _, e in self.open()]
+        for block in [b for b in done if any(b in e.blocks for e in open_)]:
             try:
                 stripped = await self._is_stripped(block)
             except (Unanswered, LedgerError) as e:

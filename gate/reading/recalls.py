@@ -79,24 +79,24 @@ class Recalls:
             await self._decide(self.asks.calm.some(QUERY_BATCH_MAX))
 
         async def crowd(shared: bool) -> None:
-            await self._decide(self.asks.crowd.some(CROWD_ASKS_MAX if shared else QUERY_BATCH_MAX), resting=True)
+            await self._decide(self.asks.crowd.some(CROWD_ASKS_MAX if shared else QUERY_BATCH_MAX), crowd=True)
 
         await self.asks.run(calm, crowd)
 
-    async def _decide(self, batch: list[Ask], *, resting: bool = False) -> None:
-        for a in await self._admitted(batch, self.shard.now_ms(), resting=resting):
+    async def _decide(self, batch: list[Ask], *, crowd: bool = False) -> None:
+        for a in await self._admitted(batch, self.shard.now_ms(), crowd=crowd):
             if a.context.closing:  # who closes it has answered for what it was served so far, and for no more
                 self.shard.refuse_ask(a, Refused("context_changed"))
             else:
                 self._register(a)
         self.wake_records.set()
 
-    async def _admitted(self, batch: list[Ask], now_ms: int, *, resting: bool) -> list[Ask]:
+    async def _admitted(self, batch: list[Ask], now_ms: int, *, crowd: bool) -> list[Ask]:
         """Those that could be decided; the others are refused. One that fails costs no other: they are asked again one by one."""
         index = self.shard.index
         try:
-            if resting:
-                await index.work(self._admit(batch, now_ms), _nothing, resting=True).done
+            if crowd:
+                await index.work(self._admit(batch, now_ms), _nothing, "crowd").done
             else:
                 await index.call(finished, self._admit(batch, now_ms))
             return batch
@@ -107,7 +107,7 @@ class Recalls:
                 return []
         for a in batch:
             a.forget()
-        return [a for one in batch for a in await self._admitted([one], now_ms, resting=resting)]
+        return [a for one in batch for a in await self._admitted([one], now_ms, crowd=crowd)]
 
     def _admit(self, batch: list[Ask], now_ms: int) -> Steps[None]:
         """On the index thread: asks grouped by project, a step each."""

@@ -20,7 +20,6 @@ from .seats import Seats
 
 OWN_CONTEXT_FOR: Final = "user_gateway"  # whose children begin a context for each user
 CHILDREN_KEPT: Final = 64
-TAIL_CHARS: Final = 8
 
 
 class Bounds(NamedTuple):
@@ -126,11 +125,6 @@ class Agent:
         return found
 
 
-def _tail(raw: bytes) -> int:
-    """The last 5 bytes of an id, which its last 8 characters spell."""
-    return int.from_bytes(raw[-5:], "big")
-
-
 class Agents:
     """Agents by number, id, key and name."""
 
@@ -139,7 +133,7 @@ class Agents:
         self.by_key: dict[str, Agent] = {}
         self.by_id: dict[bytes, Agent] = {}
         self.by_name: dict[str, Agent] = {}
-        self._tails = array("q")  # by number: what the last TAIL_CHARS of an id spell
+        self._tails = array("q")  # by number: ids.ending
         self._made: dict[int, array[int]] = {}  # number → of those that it delegated, all that there ever were
         self._sets: dict[frozenset[str], frozenset[str]] = {}
         self._first: dict[tuple[int, str], int] = {}  # (user gateway, user) → its first session, whose context all have
@@ -203,11 +197,11 @@ class Agents:
         return found
 
     def ending(self, tail: str) -> list[Agent]:
-        """Those whose id ends so: at least TAIL_CHARS characters. No walk through them all: it is asked of the loop."""
-        probe = ids.raw("agt_" + "0" * (ids.ID_CHARS - TAIL_CHARS) + tail[-TAIL_CHARS:])
-        if probe is None:
+        """Those whose id ends so: at least bus.frames.TAIL_CHARS characters. No walk through all: it is asked of the loop."""
+        end = ids.ending_of(tail)
+        if end is None:
             return []
-        found = np.flatnonzero(np.frombuffer(self._tails, np.int64) == _tail(probe)).tolist()
+        found = np.flatnonzero(np.frombuffer(self._tails, np.int64) == end).tolist()
         return [a for number in found if (a := self.all[number]).text.endswith(tail)]
 
     def _same(self, names: frozenset[str]) -> frozenset[str]:
@@ -217,7 +211,7 @@ class Agents:
     def _added(self, agent: Agent) -> Agent:
         agent.root, agent.family = agent.number, {agent.number}
         self.all.append(agent)
-        self._tails.append(_tail(agent.id))
+        self._tails.append(ids.ending(agent.id))
         self.by_id[agent.id] = self.by_name[agent.name] = agent
         return agent
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bus.frames import ORIGINS, TAIL_CHARS, NoticeKind, Readers, State
+from bus.frames import ORIGINS, NoticeKind, Readers, State
 from bus.identity import user_token
 from bus.subjects import is_user_token
 from gate import ids
@@ -136,12 +136,9 @@ class Tenant:
     def find_short(self, tail: str) -> list[int]:
         """tenant_seqs whose id ends with `tail` (at least 8 characters, the rest of the id is checked too)."""
         bare = tail.removeprefix("mem_")
-        if not TAIL_CHARS <= len(bare) <= ids.ID_CHARS:
+        end = ids.ending_of(bare)
+        if end is None:
             return []
-        probe = ids.raw("mem_" + "0" * (ids.ID_CHARS - TAIL_CHARS) + bare[-TAIL_CHARS:])
-        if probe is None:
-            return []
-        end = _tail(probe)
         first = self.by_tail.get(end)
         found = [first, *self.same_tail.get(end, ())] if first else []
         return [s for s in found if ids.text("", self.ids[s]).endswith(bare)]
@@ -323,7 +320,7 @@ class Tenant:
         project.special = project.special or not E.is_plain(e)
         self.ids[s] = e.id
         self.by_id[e.id] = s
-        if self.by_tail.setdefault(end := _tail(e.id), s) != s:
+        if self.by_tail.setdefault(end := ids.ending(e.id), s) != s:
             self.same_tail.setdefault(end, []).append(s)
         self.memories += 1
         for edge in e.edges:
@@ -586,11 +583,6 @@ class Tenant:
 def noted_from_outside(role: str, claimed: int) -> bool:
     """Whether a write tells what its writer read elsewhere, by its own word. An ingest key writes nothing else anyway."""
     return claimed == EXTERNAL and role != "ingest"
-
-
-def _tail(raw: bytes) -> int:
-    """The last 5 bytes of an id, which its last 8 characters spell."""
-    return int.from_bytes(raw[-5:], "big")
 
 
 def _int(hash_: bytes) -> int:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from gate.model.unit import CHUNK_ROWS, unit
 
 PART_ROWS: Final = 1_024
-
 DIM: Final = 256
 
 

@@ -144,12 +144,10 @@ def decide(w: Write, gate: str, now_ms: int) -> E.MemoryWritten:
     comp = set(bounded(comp))
     readers = stamp.readers
     holds = _flow(t, p.project, mine, comp, cls)
-    if len(readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in readers):
+    wide = len(readers) > READER_CLAUSES_MAX or any(len(clause) > READER_ENTRIES_MAX for clause in readers)
+    if wide or not _readers_fit(w, readers):
         holds.append("readers_too_complex")
         readers = NOBODY  # all clauses of all parents would be too long to keep; fewer would let more in
-    elif not _readers_fit(w, readers):
-        holds.append("readers_too_complex")
-        readers = NOBODY
     kind = "screen" if w.screening.score >= HELD_FROM else "noted" if w.screening.score >= NOTED_FROM else ""
     (holds if kind == "screen" else reasons).extend(f"{kind}:{r}" for r in w.screening.reasons if kind)
     if cls != stamp.cls or readers is not stamp.readers:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from gate.config import CROWD_WRITES_MAX, WRITE_BATCH_BYTES, WRITE_BATCH_MAX
-from gate.index_thread import Work
+from gate.index_thread import Place, Work
 from gate.refusals import Refused
 from gate.turns import Lanes, Turns
 
@@ -77,22 +76,22 @@ class Writes:
         late = {key for key, ctx in contexts.items() if self.shard.context_texts.behind(key, ctx) > CATCH_UP_MAX}
         quick, slow = [w for w in batch if _key(w) not in late], [w for w in batch if _key(w) in late]
         if slow:
-            self._begin(slow, yielding=True)
+            self._begin(slow, "behind")
         if quick:
             await self._begin(quick).parted
 
     async def _crowd_batch(self, shared: bool) -> None:
         batch = _next(self.lanes.crowd, CROWD_WRITES_MAX if shared else WRITE_BATCH_MAX)
-        await self._begin(batch, resting=True).parted
+        await self._begin(batch, "crowd").parted
 
-    def _begin(self, batch: list[Write], **manner: bool) -> Work:
+    def _begin(self, batch: list[Write], place: Place = "short") -> Work:
         for w in batch:
             if _key(w) not in self.busy:  # what the batch had no room for waits for it, too
                 self.busy[_key(w)] = self.lanes.take(*_key(w))
             self.left[_key(w)] += 1
-        return self._prepare(batch, deque(), manner)
+        return self._prepare(batch, deque(), place)
 
-    def _prepare(self, batch: list[Write], alone: deque[Write], manner: Mapping[str, bool]) -> Work:
+    def _prepare(self, batch: list[Write], alone: deque[Write], place: Place) -> Work:
         """One draft that fails costs no other: what is left of its batch is prepared one by one (`alone`)."""
         s = self.shard
         waiting = {id(w): w for w in batch}
@@ -113,9 +112,9 @@ class Writes:
                     s.refuse_write(batch[0], Refused("internal"))
                     self._prepared(batch[0])
             if alone:
-                self._prepare([alone.popleft()], alone, manner)
+                self._prepare([alone.popleft()], alone, place)
 
-        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver, **manner)
+        work = s.index.work(prepare(batch, s.indexes, s.admission.embedder), deliver, place)
         work.done.add_done_callback(ended)
         return work
 

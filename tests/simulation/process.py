@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import gate.service as service
 import gate.shard
-from gate.index_thread import SLICE_S, IndexThread, Work
+from gate.index_thread import SLICE_S, IndexThread, Place, Work
 from gate.model.embedder import StaticEmbedder
 from gate.model.network import Gate
 from gate.paths import Paths
@@ -79,10 +79,8 @@ class Index(IndexThread):
         self._add(run)
         return future
 
-    def work(
-        self, steps: Iterator[Any], deliver: Callable[[Any], None], *, yielding: bool = False, resting: bool = False
-    ) -> Work:
-        work = Work(steps, deliver, self._loop, yielding=yielding, resting=resting)
+    def work(self, steps: Iterator[Any], deliver: Callable[[Any], None], place: Place = "short") -> Work:
+        work = Work(steps, deliver, self._loop, place)
         work.done.add_done_callback(self._look)
 
         def run() -> None:

@@ -68,7 +68,7 @@ def test_what_is_short_goes_before_work_that_yields_to_it(monkeypatch: pytest.Mo
         with running() as thread:
             begin = threading.Event()
             first = thread.call(begin.wait)  # everything else is queued behind it
-            crowd = thread.work(steps("crowd"), lambda _: None, yielding=True)
+            crowd = thread.work(steps("crowd"), lambda _: None, "behind")
             calm = thread.work(steps("calm"), lambda _: None)
             called = thread.call(order.append, "call")
             begin.set()
@@ -127,7 +127,7 @@ def test_work_that_yields_rests_while_the_calm_are_about_and_not_else() -> None:
         with running(quiet, shared=lambda: about) as thread:
             begin = threading.Event()
             first = thread.call(begin.wait)
-            work = thread.work(steps(), lambda _: None, resting=True)
+            work = thread.work(steps(), lambda _: None, "crowd")
             begin.set()
             await first
             before = idle
@@ -145,8 +145,8 @@ def test_long_work_of_the_calm_takes_no_rest_and_waits_for_none() -> None:
     async def scenario() -> None:
         stop = threading.Event()
         with running(shared=lambda: True) as thread:
-            crowd = thread.work(spin(stop), lambda _: None, resting=True)
-            calm = thread.work((threading.Event().wait(SLICE_S) or None for _ in range(50)), lambda _: None, yielding=True)
+            crowd = thread.work(spin(stop), lambda _: None, "crowd")
+            calm = thread.work((threading.Event().wait(SLICE_S) or None for _ in range(50)), lambda _: None, "behind")
             await asyncio.wait_for(calm.done, 30)
             assert not crowd.done.done()
             stop.set()
@@ -154,10 +154,17 @@ def test_long_work_of_the_calm_takes_no_rest_and_waits_for_none() -> None:
     asyncio.run(scenario())
 
 
-def test_stopping_waits_for_no_rest() -> None:
+def test_stopping_waits_for_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.index_thread.REST", 1e6)
+
+    def steps() -> Iterator[None]:
+        for _ in range(3):
+            threading.Event().wait(SLICE_S)
+            yield None
+
     async def scenario() -> None:
         with running(shared=lambda: True) as thread:
-            work = thread.work(iter([None] * 3), lambda _: None, resting=True)
+            work = thread.work(steps(), lambda _: None, "crowd")
         await asyncio.wait_for(work.done, 10)
 
     asyncio.run(scenario())
