@@ -31,8 +31,8 @@ class Ended(NamedTuple):
     last: dict[str, Any]
 
 
-def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lambda _: None) -> Ended:
-    """`python -m gate` in a mode that ends, beside a broker that runs. `say` is told its progress."""
+def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lambda _: None, keep: tuple[int, ...] = ()) -> Ended:
+    """`python -m gate` in a mode that ends, beside a broker that runs. `say` is told its progress; `keep`: descriptors for it."""
     parent = os.getpid()
     said = home.settings().clock if home.config.exists() else ""
     clock = ["--clock", said] if said else []
@@ -44,6 +44,7 @@ def run_gate(home: Home, *mode: str, say: Callable[[dict[str, Any]], None] = lam
             stdout=subprocess.PIPE,
             stderr=log,
             env={**os.environ, **GATEKEEPER_ENV, "CORDON_URL": home.url, "CORDON_CA": home.ca_file or ""},
+            pass_fds=keep,
             preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
         )
     last: dict[str, Any] = {}

@@ -36,6 +36,8 @@ STREAMS: Final = "streams.json"  # written by the gatekeeper's program
 FORGOTTEN: Final = "forgotten.json"  # likewise: texts that were erased after the copy was made
 KEYS: Final = "keys"
 VERSION: Final = 1
+BUSY_WAIT_S: Final = 5.0  # for the lock: what a killed one had started ends within this
+BUSY_POLL_S: Final = 0.02
 EXIT_UNAVAILABLE: Final = 69  # of the gatekeeper's program: ask again later
 # Of trust/: what has no seed in it. The rest goes along with keys alone.
 PUBLIC: Final = ("*.jwt", "revoked*.json", "deleted.json")
@@ -89,7 +91,7 @@ class Snapshots:
         if keys:
             _check_closed(parent)
         private_folder(parent)
-        with alone_in(parent):
+        with alone_in(parent) as lock:
             if target.exists():
                 raise Conflict(f"{target} is there already.", reason="snapshot_exists", advice="Give another name.")
             _sweep(parent)
@@ -99,7 +101,7 @@ class Snapshots:
                 before = self._newest(parent)
                 if before is not None:
                     link_streams(before.folder, part)
-                self._fill(part, target.name, keys=keys)
+                self._fill(part, target.name, keys=keys, keep=(lock,))
                 part.rename(target)
             except (CordonError, OSError):
                 shutil.rmtree(part, ignore_errors=True)  # it may be what fills the disk
@@ -129,11 +131,10 @@ class Snapshots:
         now = msgspec.json.decode(marker.read_bytes(), type=dict[str, str]) if marker.exists() else {}
         return newest if newest is not None and newest.manifest.source == now.get("LEDGER_0") else None
 
-    def _fill(self, folder: Path, name: str, *, keys: bool) -> None:
-        result(self.capture(folder))
-        kept = result(
-            self.capture(folder)
-        )  # without what was erased meanwhile: from the first on the gatekeeper sees this folder
+    def _fill(self, folder: Path, name: str, *, keys: bool, keep: tuple[int, ...] = ()) -> None:
+        result(self.capture(folder, keep))
+        # Without what was erased meanwhile: from the first on the gatekeeper sees this folder.
+        kept = result(self.capture(folder, keep))
         with trust_still(self.home):
             files = self._files(folder, keys=keys)
         ledger = kept["ledger"]
@@ -153,13 +154,16 @@ class Snapshots:
         )
         write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode() + "\n")
 
-    def capture(self, folder: Path) -> Ended:
-        """The ledger's new blocks into `folder`; beside a home that is up, or with its broker started for a while."""
+    def capture(self, folder: Path, keep: tuple[int, ...] = ()) -> Ended:
+        """The ledger's new blocks into `folder`; beside a home that is up, or with its broker started for a while.
+
+        keep: descriptors that the process which copies holds until it ends.
+        """
         mode = ("--capture", str(folder))
         if self.home.settings().servers or read_status(self.home) is not None:
-            return run_gate(self.home, *mode, say=self._say)
+            return run_gate(self.home, *mode, say=self._say, keep=keep)
         with broker_for(self.home):
-            return run_gate(self.home, *mode, say=self._say)
+            return run_gate(self.home, *mode, say=self._say, keep=keep)
 
     def _files(self, folder: Path, *, keys: bool) -> dict[str, str]:
         """Copy all but the ledger; relative path → SHA-256."""
@@ -314,16 +318,30 @@ def operator_of(jwt: Path) -> str:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time makes or removes snapshots there. `Conflict` (snapshot_busy) if another one does."""
+def alone_in(folder: Path) -> Iterator[int]:
+    """One process at a time makes or removes snapshots there. `Conflict` (snapshot_busy) if another one does.
+
+    The lock's descriptor goes to whom it starts: of one that was killed, what it started holds the lock till it has ended, too.
+    """
     with (folder / ".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Conflict(
-                f"Another process makes or removes snapshots in {folder}.", reason="snapshot_busy", advice="Wait for it to end."
-            ) from None
-        yield
+        deadline = time.monotonic() + BUSY_WAIT_S
+        while not _locked(lock.fileno()):
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    f"Another process makes or removes snapshots in {folder}.",
+                    reason="snapshot_busy",
+                    advice="Wait for it to end.",
+                )
+            time.sleep(BUSY_POLL_S)
+        yield lock.fileno()
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 import bus
+from broker_config import snapshots as copies
 from broker_config import supervisor
 from broker_config.control import Control
 from broker_config.drills import Drill
@@ -238,6 +241,28 @@ def test_a_snapshot_that_was_killed_while_it_was_made_is_none_and_the_next_is_wh
     copy = snapshots.create("killed")
     assert not part.exists()
     assert snapshots.verify(copy)["findings"] == []
+
+
+def test_a_snapshot_waits_for_what_a_killed_one_had_started_and_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As a process does that was started beside the lock: it holds it until it ends.
+    holds = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with (world.home.snapshots / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        child = subprocess.Popen(holds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock.fileno(),))
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child, child.stdin:
+        child.stdout.readline()
+        with monkeypatch.context() as patched:
+            patched.setattr(copies, "BUSY_WAIT_S", 0.1)
+            with pytest.raises(bus.Conflict) as busy:
+                Snapshots(world.home).create("waits")
+        assert busy.value.reason == "snapshot_busy"
+        ends = threading.Timer(0.3, child.stdin.close)
+        ends.start()
+        assert Snapshots(world.home).create("waits").manifest.name == "waits"
+        assert child.wait(UP_S) == 0
+        ends.join()
 
 
 def _create(home: Home, name: str) -> list[str]:
