@@ -24,6 +24,7 @@ from gate.config import DAY_MS
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
+from gate.ledger.members import erased_by
 from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Aging, Bucket
 
 from .cases import CaseState
@@ -249,7 +250,7 @@ class Tenant:
                 self.policy = event.number
                 self.generation = seq
             case E.LedgerAccepted():
-                pass  # a note for people
+                self.columns.erased[erased_by(event, seq)] = event.ms  # whether they were, nobody can say any more
             case E.HomeRestored():
                 self._restored(seq, event)
             case E.MemoryErased():
