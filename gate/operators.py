@@ -47,7 +47,7 @@ from gate.pages import Page, following
 from gate.quotas import full
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import check_standing, decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import check_standing, counted_rows, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -247,9 +247,9 @@ class Operators:
             root=t.agents.all[ctx.root].name,
             epoch=ctx.epoch,
             recalls=ctx.recalls,
-            served=len(ctx.served),
+            served=len(counted_rows(p, np.fromiter(ctx.served, np.int32))),
             trust_floor=labels.floor / 1000,
-            classification=CLASSIFICATIONS[labels.cls],
+            classification=CLASSIFICATIONS[min(labels.cls, p.rights.clearance)],  # of what is above it nothing is told
             compartments=shown,
             elsewhere=len(labels.comp) - len(shown),
             exposed=exposed[-PAGE_ITEMS_MAX:],
