@@ -269,11 +269,15 @@ class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="p
 
 
 class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ledger_accepted"):
-    """A person accepted the ledger as it is after it had gone back behind a projection: what was lost is lost."""
+    """A person accepted the ledger as it is after it had gone back behind a projection: what was lost is lost.
+
+    So do those who restore from a copy that has forgotten texts, and nobody is there who could say why.
+    """
 
     by: str
     position: int  # the tenant's position that was accepted
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
+    deltas: bytes = b""  # as of a case part: the events whose bodies were gone, and it was accepted; of no others
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
