@@ -2,7 +2,9 @@
 
 Writes, questions, ids, holds and releases, operators' questions, clients that come and go. Every few seconds of each process of
 the home: memory, descriptors, threads; and the files of the home. What it keeps grows with what it was given, so the budget of
-memory is that of DESIGN §11 for the memories written meanwhile; descriptors and threads may not grow at all.
+memory is that of DESIGN §11 for the memories written meanwhile, and what the members of a case take in it; descriptors and
+threads may not grow at all. From 20,000 memories of a project on there is an index of their vectors, of all at once: the last
+quarter of 20 minutes has it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ WRITES, QUESTIONS, GETS = 60, 60, 20  # a round of each tenant; a round takes RO
 ROUND_S: Final = 2.0
 GUESTS: Final = 3  # clients that connect, ask and leave, a round
 MEMORY_KB: Final = 2.5  # a memory, resident (DESIGN §11)
+MEMBER_KB: Final = 4 / 1024  # a member of a case, for as long as the case is known
+QUARTERS: Final = 4
 SLACK_MB: Final = 2.0  # a minute: allocators and caches that are still filling
 FILES_PER_MINUTE: Final = 4.0  # blocks of the streams, segments
 
@@ -80,19 +84,22 @@ async def soak(minutes: float) -> AsyncIterator[Row]:
         seen: dict[str, list[Sample]] = {}
         files: list[tuple[float, float]] = []
         watching = asyncio.create_task(_watch(stand, began, seen, files))
-        written = await _load(stand, began + minutes * 60)
+        written, members = await _load(stand, began + minutes * 60)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         status = await stand.status()
         spent = (time.monotonic() - began) / 60
     warm_s = WARM_SHARE * minutes * 60
-    pace = written / spent
+    pace, kept_kb = written / spent, (written * MEMORY_KB + members * MEMBER_KB) / spent
     for name, samples in sorted(seen.items()):
         kept = [s for s in samples if s.at_s >= warm_s]
         grown = growth(kept)
-        due = pace * MEMORY_KB / 1024 if name == "gatekeeper" else pace * 0.5 / 1024
+        due = kept_kb / 1024 if name == "gatekeeper" else pace * 0.5 / 1024
         last = kept[-1]
         note = f"{kept[0].rss_mb:.0f} to {last.rss_mb:.0f} MB, {last.descriptors:.0f} descriptors, {last.threads:.0f} threads"
+        if name == "gatekeeper":
+            quarters = (samples[i * len(samples) // QUARTERS : (i + 1) * len(samples) // QUARTERS] for i in range(QUARTERS))
+            note += "; MB/min by quarter: " + ", ".join(f"{growth(q).rss_mb:.1f}" for q in quarters)
         budget = Budget("<=", round(due + SLACK_MB, 2))
         yield Row(bench="soak", name=f"{name}: memory", value=grown.rss_mb, unit="MB/min", budget=budget, note=note)
         for what, value in (("descriptors", grown.descriptors), ("threads", grown.threads)):
@@ -100,9 +107,8 @@ async def soak(minutes: float) -> AsyncIterator[Row]:
     kept_files = [f for f in files if f[0] >= warm_s]
     note = f"{kept_files[0][1]:.0f} to {kept_files[-1][1]:.0f}"
     yield Row(bench="soak", name="files", value=slope(kept_files), unit="/min", budget=Budget("<=", FILES_PER_MINUTE), note=note)
-    note = (
-        f"{written:,} memories in {spent:.1f} min, {status['held']} held, {status['alarms']} alarms, {status['retries']} retries"
-    )
+    note = f"{written:,} memories and {members:,} members of cases in {spent:.1f} min"
+    note += "".join(f", {status[what]} {what}" for what in ("held", "alarms", "retries"))
     yield Row(bench="soak", name="alarms", value=status["alarms"], unit="", budget=Budget("<=", 0), note=note)
 
 
@@ -116,13 +122,13 @@ async def _watch(stand: Stand, began: float, seen: dict[str, list[Sample]], file
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _load(stand: Stand, until: float) -> int:
-    """Rounds until then; how many memories were written."""
+async def _load(stand: Stand, until: float) -> tuple[int, int]:
+    """Rounds until then; how many memories were written, and how many members the cases had."""
     chance = random.Random(5)
     tenants = [f"t{i}" for i in range(TENANTS)]
     agents = {t: [name for name in stand.agents if name.startswith(f"{t}/a")] for t in tenants}
     await stand.open([name for names in agents.values() for name in names])
-    written = rounds = 0
+    written = members = rounds = 0
     while (now := time.monotonic()) < until:
         rounds += 1
         for tenant in tenants:
@@ -130,19 +136,21 @@ async def _load(stand: Stand, until: float) -> int:
             await stand.run("query", agents[tenant], 16, QUESTIONS, seed=2_000 + rounds)
             await stand.run("get", agents[tenant], 4, GETS, k=8)
             written += WRITES
-            await _contained(stand, tenant, chance)
+            members += await _contained(stand, tenant, chance)
         await asyncio.gather(*(_guest(stand, chance.choice(agents[chance.choice(tenants)])) for _ in range(GUESTS)))
         await asyncio.sleep(max(0.0, now + ROUND_S - time.monotonic()))
-    return written
+    return written, members
 
 
-async def _contained(stand: Stand, tenant: str, chance: random.Random) -> None:
-    """A hold of what an agent wrote in one run, its release, and what an operator asks meanwhile."""
+async def _contained(stand: Stand, tenant: str, chance: random.Random) -> int:
+    """A hold of what an agent wrote, its release, and what an operator asks meanwhile; how many members it had."""
     await stand.ops(tenant, StatsRequest())
     found = await stand.ops(tenant, Hold(selector=[f"agent:a{chance.randrange(AGENTS)}"], now=True, message="soak"))
     await stand.ops(tenant, CaseQuery())
-    if isinstance(found, Case):
-        await stand.ops(tenant, Release(case=found.case, message="soak"))
+    if not isinstance(found, Case):
+        return 0
+    await stand.ops(tenant, Release(case=found.case, message="soak"))
+    return found.count
 
 
 async def _guest(stand: Stand, name: str) -> None:
