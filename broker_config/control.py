@@ -6,7 +6,6 @@ final name only after the gatekeeper has it in the ledger; one process at a time
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
@@ -35,6 +34,7 @@ from .connection import connected
 from .control_projects import Projects, deleted, no_project
 from .control_tenants import Tenants
 from .home import Home, write_private
+from .processes import try_lock
 from .streams import StreamRoom, ensure_streams, lend_ledger_room, streams_room
 from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
 
@@ -454,17 +454,9 @@ def _check_free(creds: Path, tenant: str, name: str) -> None:
 
 async def _lock(fd: int) -> None:
     deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while not _locked(fd):
+    while not try_lock(fd):
         if time.monotonic() > deadline:
             raise Unavailable(
                 "Another process is changing this home's tenants or agents.", reason="trust_locked", advice="Try again."
             )
         await anyio.sleep(LOCK_POLL_S)
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -38,7 +38,7 @@ class Issuer:
         self.home = home
         self._clock, self._fresh_s = clock, fresh_s
         self._registry: dict[str, RegistryEntry] = {}
-        self._read_at = (0, 0)  # time of change and size of the registry that was read
+        self._read_at = (0, 0, 0)  # inode, time of change and size of the registry that was read
 
     def answer(self, request: Sign) -> Signed:
         """The child's JWT, or why not."""
@@ -73,9 +73,10 @@ class Issuer:
         """What the registry says of a signing key: as it is now, for tenants come and go."""
         try:
             stat = self.home.registry.stat()
-            if (stat.st_mtime_ns, stat.st_size) != self._read_at:
+            version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # times are coarse; a file that replaces it is another one
+            if version != self._read_at:
                 self._registry = verify_registry(self.home.registry.read_text(), self.home.operator_jwt.read_text())
-                self._read_at = (stat.st_mtime_ns, stat.st_size)
+                self._read_at = version
         except (ConfigError, OSError, ValueError):
             raise NoKeys(_under(self.home, self.home.registry)) from None
         return self._registry.get(key)

@@ -6,6 +6,7 @@ Invariant: `stop_pid` ends nothing but a process that `is_ours` recognised a mom
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -70,6 +71,15 @@ def stop_child(child: subprocess.Popen[bytes], timeout_s: float) -> int:
     except subprocess.TimeoutExpired:
         child.kill()
         return child.wait()
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file if nobody holds it. What a killed process had just forked holds its locks a moment longer."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 # --- pid files --------------------------------------------------------------------------------------

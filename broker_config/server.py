@@ -25,10 +25,11 @@ from bus.identity import verify_jwt
 from bus.servers import SERVER_VERSION_MIN
 
 from .home import Home, write_private
-from .processes import POLL_S, live_pid, spawn, stop_child, write_pid
+from .processes import POLL_S, live_pid, read_pid, spawn, stop_child, write_pid
 
 READY_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 10.0
+ENDING_S: Final = 2.0  # for the port: the broker of a supervisor that was killed is ended with it, and this long may take its end
 MAX_FILE_BYTES: Final = 1 << 40  # each stream has a limit of its own; `cordon broker room` raises them
 
 
@@ -110,18 +111,27 @@ def check_config(server: Path, home: Home) -> None:
 
 
 def check_port_free(home: Home) -> None:
-    """`ConfigError` if something already listens on the home's port."""
+    """`ConfigError` if something already listens on the home's port; a broker of its own may just be ending."""
     port = home.settings().port
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        if probe.connect_ex(("127.0.0.1", port)) != 0:
-            return
+    deadline = time.monotonic() + ENDING_S
+    while _listens(port):
+        if time.monotonic() > deadline or read_pid(home.pid_file("broker")) is None:
+            break
+        time.sleep(POLL_S)
+    else:
+        return
     ours = live_pid(home, "broker")
     raise ConfigError(
         f"Port {port} on 127.0.0.1 is taken" + (f" by this home's own broker (pid {ours})." if ours else "."),
         reason="port_taken",
         advice="Run `cordon down` first." if ours else f"Stop what listens there, or set another `port` in {home.config}.",
     )
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 # --- the process ------------------------------------------------------------------------------------

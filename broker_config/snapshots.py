@@ -29,6 +29,7 @@ from bus.subjects import token
 
 from .gate_runs import Ended, broker_for, run_gate
 from .home import Home, private_folder, write_private
+from .processes import try_lock
 from .status import read_status, utc
 
 MANIFEST: Final = "manifest.json"
@@ -325,7 +326,7 @@ def alone_in(folder: Path) -> Iterator[int]:
     """
     with (folder / ".lock").open("a") as lock:
         deadline = time.monotonic() + BUSY_WAIT_S
-        while not _locked(lock.fileno()):
+        while not try_lock(lock.fileno()):
             if time.monotonic() > deadline:
                 raise Conflict(
                     f"Another process makes or removes snapshots in {folder}.",
@@ -334,14 +335,6 @@ def alone_in(folder: Path) -> Iterator[int]:
                 )
             time.sleep(BUSY_POLL_S)
         yield lock.fileno()
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

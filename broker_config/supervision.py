@@ -128,8 +128,7 @@ class Supervisor:
             self._prepare()
             self._start_broker()
             while not self._stop.is_set():
-                self._tick()
-                self._show()
+                self._show(self._tick())
                 self._stop.wait(TICK_S)
         except CordonError as e:
             self._error = Problem.of(e)
@@ -146,9 +145,10 @@ class Supervisor:
         self.home.check_private()
         Trust(self.home, time.time).create()
         write_pid(self.home.pid_file("supervisor"), os.getpid())
-        self._show()
+        self._show("starting")
 
-    def _tick(self) -> None:
+    def _tick(self) -> State:
+        """What it found: where that is ready, what runs beside was started, too."""
         for name in _STARTED:
             self._bury(name)
         now = time.monotonic()
@@ -158,7 +158,8 @@ class Supervisor:
         wanted = "gatekeeper" not in self._children and "broker" in self._children and self._refused is None
         if wanted and now >= self._start_at["gatekeeper"]:
             self._try("gatekeeper")
-        ready = self._state() == "ready"  # they don't compete with a start, and are there when it is over
+        state = self._state()
+        ready = state == "ready"  # they don't compete with a start, and are there when it is over
         for name in BESIDE:
             if ready and name not in self._children and name not in self._left and now >= self._start_at[name]:
                 self._start_beside(name)
@@ -166,6 +167,7 @@ class Supervisor:
             self._scheduled.tick(now)
             if said := self._room.tick(now):
                 self._log(said)
+        return state
 
     def _unstick(self, now: float) -> None:
         """After its disk was full a broker stores nothing until it is started again, whatever room there is by then."""
@@ -301,9 +303,8 @@ class Supervisor:
             return "ready"
         return "degraded" if self._was_ready else "starting"
 
-    def _show(self, state: State | None = None) -> None:
+    def _show(self, now: State) -> None:
         """Write status.json if anything in it changed."""
-        now = state or self._state()
         pids = {} if now == "stopped" else {"supervisor": os.getpid(), **{name: c.pid for name, c in self._children.items()}}
         same = self._shown is not None and self._shown.state == now
         since = self._shown.since if self._shown is not None and same else utc(time.time())

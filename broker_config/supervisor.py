@@ -7,7 +7,6 @@ moment; `stop` leaves no process of the home, also when the supervisor itself wa
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ import msgspec
 from bus.errors import ConfigError, CordonError, Unavailable
 
 from .home import Home, private_folder
-from .processes import POLL_S, live_pid, spawn, stop_pid, wait_reaped
+from .processes import POLL_S, live_pid, spawn, stop_pid, try_lock, wait_reaped
 from .status import PROCESSES, Status, last_status, not_serving, read_status, write_status
 from .supervision import EXIT_CONFIG, GATEKEEPER_STOP_S, Supervisor
 
@@ -34,21 +33,23 @@ READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 2 * GATEKEEPER_STOP_S + 5.0
 CHILD_STOP_S: Final = GATEKEEPER_STOP_S
 REAPED_S: Final = 4.0
+ENDING_S: Final = 2.0  # for the lock: a killed supervisor's goes with it and with what it was just starting
 
 
 # --- the lock ---------------------------------------------------------------------------------------
 def _take_lock(home: Home) -> int:
     private_folder(home.run)
     fd = os.open(home.up_lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise ConfigError(
-            f"The home {home.path} is in use: it is up already.",
-            reason="already_up",
-            advice="See `cordon status`, or stop it with `cordon down`.",
-        ) from None
+    deadline = time.monotonic() + ENDING_S
+    while not try_lock(fd):
+        if live_pid(home, "supervisor") is not None or time.monotonic() > deadline:
+            os.close(fd)
+            raise ConfigError(
+                f"The home {home.path} is in use: it is up already.",
+                reason="already_up",
+                advice="See `cordon status`, or stop it with `cordon down`.",
+            )
+        time.sleep(POLL_S)
     return fd
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -54,6 +55,8 @@ PENDING_MESSAGES: Final = 65_536
 PENDING_BYTES: Final = 256 << 20
 # Collecting everything stops all tenants for 280 ms at 25,000 memories, and for longer with more: gate.housekeeping says when.
 GC_THRESHOLDS: Final = (2_000, 5, 1 << 30)
+OWNED_WAIT_S: Final = 5.0  # for the lock: a gatekeeper that was killed holds it till its memory is given back
+OWNED_POLL_S: Final = 0.05
 
 
 class Owned(CordonError):
@@ -66,15 +69,22 @@ async def owned(path: Path) -> AsyncIterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle: IO[str] = path.open("a+")
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Owned(
-                f"Another gatekeeper holds {path}.", reason="shard_owned", advice="Stop it first: `cordon down`."
-            ) from None
+        deadline = time.monotonic() + OWNED_WAIT_S
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise Owned(f"Another gatekeeper holds {path}.", reason="shard_owned", advice="Stop it first: `cordon down`.")
+            await asyncio.sleep(OWNED_POLL_S)
         yield
     finally:
         handle.close()
+
+
+def _locked(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:

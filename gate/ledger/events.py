@@ -9,7 +9,7 @@ Enumerations are indexes into the ordered tuples of bus.frames. An unknown tag o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -91,9 +91,12 @@ class MemoryWritten(
     promotes: int = 0  # tenant_seq of the memory of a task whose text this is
 
 
+_RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
+
+
 def is_plain(e: MemoryWritten) -> bool:
     """Whether a memory is simply there for every member of its project."""
-    return e.class_ < CLASSIFICATIONS.index("restricted") and not (e.scope or e.readers or e.opt_out)
+    return e.class_ < _RESTRICTED and not (e.scope or e.readers or e.opt_out)
 
 
 class MemoryBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,12 +22,11 @@ from nats.aio.msg import Msg
 from broker_config.home import free_port
 from broker_config.processes import spawn, stop_child
 from broker_config.server import find_server
-from bus import Timing, subjects
+from bus import subjects
 from bus.frames import Ack, Actor, Draft, Frame, Get, MemoryRequest, OpsRequest, Query, Recall, Receipt, Synced, encode
 from bus.identity import Keypair, creds_text, encode_jwt, keypair
 
 ISSUED_AT = 1_700_000_000
-FAST = Timing(connect_s=5.0, request_s=0.3, deadline_s=3.0, close_s=2.0)
 
 Respond = Callable[[Frame | bytes], Awaitable[None]]
 Answer = Callable[[Any, Respond], Awaitable[None]]
@@ -176,7 +175,7 @@ async def settle(client: Client) -> None:
     await client.flush()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait for a condition, or fail."""
     with anyio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110 - conditions of any kind, another process's too

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from gate.paths import Paths
 from gate.service import listen, opened
 from gate.shard import Shard
 
-from .world import UP_S, World
+from .world import World
 
 EXTERNAL = 0.25  # what the gatekeeper trusts an ingested document that names its source
 OWN = 0.4  # an agent's own sentence without a source
@@ -81,13 +80,7 @@ async def kill_and_wait(world: World, process: str) -> None:
     """kill -9, and wait until another one of it runs and the home is ready."""
     was = world.pid(process)
     world.kill9(process)
-    deadline = time.monotonic() + UP_S
-    while time.monotonic() < deadline:
-        status = supervisor.read_status(world.home)
-        if status is not None and status.state == "ready" and status.pids.get(process) not in (None, was):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"no {process} after {UP_S} s: {supervisor.read_status(world.home)}")
+    await world.ready_again(was, process)
 
 
 # --- without the home's own processes -----------------------------------------------------------------

@@ -16,7 +16,7 @@ from bus.frames import Cases, Hold, Member, TraceAnswer
 from .rim import Broker, Respond, Rim, broker, creds, gatekeeper, until
 
 CREDS = creds("project:p1", name="ops")
-SHORT = bus.Timing(request_s=0.2, deadline_s=0.6)
+SHORT = bus.Timing(request_s=0.2, deadline_s=1.5)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 Scenario = Callable[[bus.Desk, Rim], Coroutine[Any, Any, None]]
 
 
-def play(server: Broker, scenario: Scenario) -> None:
+def play(server: Broker, scenario: Scenario, timing: bus.Timing | None = None) -> None:
     async def scene() -> None:
-        async with gatekeeper(server.url) as rim, bus.connect_operator(server.url, CREDS, timing=SHORT) as desk:
+        async with gatekeeper(server.url) as rim, bus.connect_operator(server.url, CREDS, timing=timing) as desk:
             await scenario(desk, rim)
 
     asyncio.run(scene())
@@ -175,13 +175,12 @@ def test_a_change_whose_answer_is_lost_is_not_sent_again(server: Broker) -> None
             await desk.cases()
         assert len(rim.requests("case")) > 1  # a look is safe to repeat
 
-    play(server, scenario)
+    play(server, scenario, SHORT)
 
 
 def test_a_change_that_nobody_got_is_sent_again(server: Broker) -> None:
     async def scenario() -> None:
-        timing = bus.Timing(request_s=0.2, deadline_s=5.0)
-        async with bus.connect_operator(server.url, CREDS, timing=timing) as desk, anyio.create_task_group() as tasks:
+        async with bus.connect_operator(server.url, CREDS) as desk, anyio.create_task_group() as tasks:
             cases: list[bus.Case] = []
 
             async def apply() -> None:

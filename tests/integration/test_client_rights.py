@@ -25,7 +25,7 @@ from bus.subjects import inbox, parse_inbound
 
 from .rim import creds, settle
 
-AT_ONCE_S = 1.0  # far below the 5 s of a request that merely times out
+AT_ONCE_S = 3.0  # well below the 5 s of a request that merely times out
 
 
 class World:
@@ -180,7 +180,7 @@ def test_a_violation_names_the_subject_as_it_was_written(world: World) -> None:
 def test_a_credential_of_another_home_is_refused_and_not_tried_until_the_time_is_up(world: World) -> None:
     async def scenario() -> None:
         patient = bus.Timing(connect_s=30.0)
-        with anyio.fail_after(10), pytest.raises(bus.Denied) as denied:  # the broker looks for the account for 2 s
+        with anyio.fail_after(20), pytest.raises(bus.Denied) as denied:  # the broker looks for the account for 2 s
             async with bus.connect(world.url, creds("project:p1"), timing=patient):
                 pass
         assert denied.value.reason == "credential_refused"
@@ -194,12 +194,12 @@ def test_a_credential_that_is_revoked_while_it_is_used_is_denied_from_then_on(wo
     async def scenario() -> None:
         async with (
             core(world),
-            bus.connect(world.url, text, timing=bus.Timing(deadline_s=5.0)) as memory,
+            bus.connect(world.url, text) as memory,
             memory.feed() as frames,
         ):
             await memory.query("q")
             await world.revoke(parse_creds(text))
-            with anyio.fail_after(5), pytest.raises(bus.CordonError) as ended:
+            with anyio.fail_after(20), pytest.raises(bus.CordonError) as ended:
                 async for _ in frames:
                     pass
             assert isinstance(ended.value, bus.Denied)
@@ -212,10 +212,9 @@ def test_a_credential_that_is_revoked_while_it_is_used_is_denied_from_then_on(wo
 
 def test_a_credential_that_expires_while_it_is_used_is_denied_from_then_on(world: World) -> None:
     async def scenario() -> None:
-        text = world.creds("child", ttl_s=2)
-        async with core(world), bus.connect(world.url, text) as memory, memory.feed() as frames:
+        async with core(world), bus.connect(world.url, world.creds("child", ttl_s=3)) as memory, memory.feed() as frames:
             await memory.query("q")
-            with anyio.fail_after(5), pytest.raises(bus.Denied) as ended:
+            with anyio.fail_after(20), pytest.raises(bus.Denied) as ended:
                 async for _ in frames:
                     pass
             assert ended.value.reason == "credential_refused"

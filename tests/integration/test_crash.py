@@ -114,7 +114,7 @@ async def kill_in_turn(world: World, tally: Tally) -> list[str]:
         if i and i % ROUNDS_PER_START == 0:
             await asyncio.to_thread(started_again, world)
         process = ("gatekeeper", "broker")[i % 2]
-        goal, deadline = len(tally.acked) + ACKS_BETWEEN, time.monotonic() + 30
+        goal, deadline = len(tally.acked) + ACKS_BETWEEN, time.monotonic() + 60
         while len(tally.acked) < goal:
             assert time.monotonic() < deadline, f"{len(tally.acked)} of {goal} acknowledged; {len(killed)} kills"
             await asyncio.sleep(0.005)

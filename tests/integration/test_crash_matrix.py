@@ -32,7 +32,7 @@ from .world import UP_S, World, running, until, verified
 
 pytestmark = pytest.mark.slow
 PATIENT = bus.Timing(request_s=2.0, deadline_s=UP_S)
-IMPATIENT = bus.Timing(request_s=1.0, deadline_s=1.5)  # of a hold, which isn't asked again by itself
+IMPATIENT = bus.Timing(request_s=2.0, deadline_s=2.5)  # of a hold, which isn't asked again by itself
 
 # One event a block: so parts and seal of a case, and its notices, have steps between them.
 _GATEKEEPER = (
@@ -103,11 +103,11 @@ async def acts(world: World, step: str, n: int, acked: Acked) -> None:
             root = await write(f"{mark}, the root")
             child = await write(f"{mark}, its child", derived_from=[root.id])
             acked.recalls.add((await reader.get([root.id, child.id])).recall_id)
-            ordered, case = order(world, step, victim_of(world, n)), ""
+            ordered, case, was = order(world, step, victim_of(world, n)), "", world.pid(MATRIX[n][1])
             with suppress(bus.Unavailable):
                 async with bus.connect_operator(world.home.url, world.creds("ops"), timing=IMPATIENT) as dying:
                     case = (await dying.hold_now(root.id, step)).case
-            await dead_and_back(world, n, ordered.exists)
+            await dead_and_back(world, n, was, ordered.exists)
             withheld = (await reader.get([root.id, child.id])).withheld
             there = [c for c in await desk.cases() if root.id in c.roots]
             assert withheld == ({"held": 2} if there else {}), "a case is whole or not there"
@@ -118,12 +118,12 @@ async def acts(world: World, step: str, n: int, acked: Acked) -> None:
             assert (await reader.get([root.id, child.id])).ids == [root.id, child.id]
         else:
             await write(f"{mark}, before")
-            ordered = order(world, step, victim_of(world, n))
+            ordered, was = order(world, step, victim_of(world, n)), world.pid(MATRIX[n][1])
             asked: Awaitable[object] = write(f"{mark}, during") if step in WRITE else reader.query(mark)
             answer = await asked
             if isinstance(answer, bus.Recall):
                 acked.recalls.add(answer.recall_id)
-            await dead_and_back(world, n, ordered.exists)
+            await dead_and_back(world, n, was, ordered.exists)
             acked.recalls.add((await reader.query(mark)).recall_id)
         assert (await write(f"{mark}, after")).state == "active"
 
@@ -132,22 +132,9 @@ def victim_of(world: World, n: int) -> int:
     return world.pid("broker") if MATRIX[n][1] == "broker" else 0
 
 
-async def dead_and_back(world: World, n: int, waiting: Callable[[], bool]) -> None:
+async def dead_and_back(world: World, n: int, was: int, waiting: Callable[[], bool]) -> None:
     await until(lambda: not waiting(), f"killed {MATRIX[n]}", UP_S)
-
-    def ready() -> bool:
-        status = supervisor.read_status(world.home)
-        return status is not None and status.state == "ready" and all(_runs(pid) for pid in status.pids.values())
-
-    await until(ready, f"back after {MATRIX[n]}", UP_S)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    await world.ready_again(was, MATRIX[n][1])
 
 
 async def judged(world: World, acked: Acked) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import bus
 from broker_config import supervisor
+from broker_config.processes import command_line
 from bus.errors import Unavailable
 
 from .stored import any_right
@@ -102,11 +103,17 @@ def test_a_stream_that_goes_back_under_a_gatekeeper_stops_it_and_nothing_is_made
         keeper = world.pid("supervisor")
         async with world.agent("writer") as memory:
             await memory.write("Both copies have this")
-            shutil.copytree(js, early)
+            broker = world.pid("broker")
+            os.kill(broker, signal.SIGSTOP)  # no file changes while it is copied
+            try:
+                shutil.copytree(js, early)
+            finally:
+                os.kill(broker, signal.SIGCONT)
             await memory.write("One copy has this")
         os.kill(keeper, signal.SIGSTOP)
         try:
-            world.kill9("broker")
+            os.kill(broker, signal.SIGKILL)
+            await until(lambda: not command_line(broker), "the broker is gone")
             shutil.rmtree(js)
             shutil.copytree(early, js)
         finally:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from broker_config import supervisor
 from broker_config.home import Home
 from broker_config.processes import command_line
 from broker_config.status import Status, last_status
@@ -33,9 +36,12 @@ if what == "refuse":
     sys.exit(65)
 if what == "die":
     sys.exit(7)
+first = run.parent / "first"  # "once" is never ready again
+served = what == "once" and first.exists()
+first.touch()
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
-if what == "serve":
+if what in ("serve", "once") and not served:
     (run / "gatekeeper.ready").write_text(str(os.getpid()))
 stop.wait()
 (run / "gatekeeper.ready").unlink(missing_ok=True)
@@ -144,6 +150,29 @@ def test_a_killed_supervisor_takes_its_children_along_and_up_works_again(home: H
     assert up(home).state == "ready"
 
 
+def test_up_waits_for_what_a_killed_supervisor_had_just_forked_and_no_longer(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.create()
+    holds = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with home.up_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        child = subprocess.Popen(holds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock.fileno(),))
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child, child.stdin:
+        child.stdout.readline()
+        with monkeypatch.context() as patched:
+            patched.setattr(supervisor, "ENDING_S", 0.1)
+            with pytest.raises(ConfigError) as refused:
+                up(home)
+        assert refused.value.reason == "already_up"
+        monkeypatch.setattr(supervisor, "ENDING_S", DEADLINE_S)
+        ends = threading.Timer(0.3, child.stdin.close)
+        ends.start()
+        assert up(home).state == "ready"
+        assert child.wait(DEADLINE_S) == 0
+        ends.join()
+
+
 def test_down_finishes_what_a_killed_supervisor_left(home: Home) -> None:
     """Where the kernel doesn't end orphans (outside Linux), `stop` finds them: here a broker that was started by hand."""
     up(home)
@@ -201,8 +230,7 @@ def refused_again(home: Home) -> str:
 
 
 def test_a_gatekeeper_that_keeps_dying_is_named_by_a_second_up(home: Home) -> None:
-    before = up(home)
-    home.gatekeeper_ready.unlink()
+    before = up(home, "once")
     os.kill(before.pids["gatekeeper"], signal.SIGKILL)
     status_when(home, lambda s: s.state == "degraded" and s.error is not None)
     said = refused_again(home)
@@ -212,10 +240,15 @@ def test_a_gatekeeper_that_keeps_dying_is_named_by_a_second_up(home: Home) -> No
 
 def test_an_up_in_the_background_says_what_goes_wrong_on_the_way_and_nothing_else(home: Home) -> None:
     lines: list[str] = []
+
+    def told(line: str) -> None:
+        lines.append(line)
+        status = read_status(home)
+        if status is not None:
+            os.kill(status.pids["supervisor"], signal.SIGTERM)  # enough seen
+
     with pytest.raises(Unavailable):
-        start(
-            home, detach=True, ready_timeout_s=1.5, gatekeeper=gatekeeper(home, "die"), on_line=lines.append, troubles_alone=True
-        )
+        start(home, detach=True, gatekeeper=gatekeeper(home, "die"), on_line=told, troubles_alone=True)
     assert lines
     assert all("The gatekeeper ended with" in line for line in lines)
     lines.clear()

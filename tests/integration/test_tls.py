@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from broker_config.authority import Authority, Certificate
 from bus.errors import ConfigError, Unavailable
 from bus.servers import SERVERS_MAX, servers
 
-from .rim import FAST, Broker, broker, creds, gatekeeper
+from .rim import Broker, broker, creds, gatekeeper
 
 CREDS = creds("project:p1")
 
@@ -66,10 +65,10 @@ def test_a_server_that_proves_its_name_is_believed(folder: Path, server: Broker,
     async def scenario() -> None:
         where = servers(tls(server), str(folder / "ca.crt"))
         async with gatekeeper(tls(server), tls=where.tls) as rim:
-            async with bus.connect(tls(server), CREDS, ca_file=str(folder / "ca.crt"), timing=FAST) as memory:
+            async with bus.connect(tls(server), CREDS, ca_file=str(folder / "ca.crt")) as memory:
                 assert (await memory.write("over TLS")).id == "mem_0"
             monkeypatch.setenv("CORDON_CA", str(folder / "ca.crt"))
-            async with bus.connect(server.url, CREDS, timing=FAST) as memory:  # the CA says it, where the address doesn't
+            async with bus.connect(server.url, CREDS) as memory:  # the CA says it, where the address doesn't
                 await memory.query("over TLS?")
             assert len(rim.seen) == 2
 
@@ -86,10 +85,10 @@ def test_a_ca_that_the_environment_names_is_not_asked_of_a_home_on_this_machine(
             monkeypatch.setenv("CORDON_CA", str(folder / "ca.crt"))
             monkeypatch.setenv("CORDON_HOME", str(tmp_path))
             monkeypatch.delenv("CORDON_URL", raising=False)
-            async with gatekeeper(plain.url), bus.connect(creds=CREDS, timing=FAST) as memory:
+            async with gatekeeper(plain.url), bus.connect(creds=CREDS) as memory:
                 await memory.query("who is there?")
             with pytest.raises(Unavailable, match="no TLS"):
-                async with bus.connect(plain.url, CREDS, timing=FAST):
+                async with bus.connect(plain.url, CREDS):
                     pass
 
     asyncio.run(scenario())
@@ -98,7 +97,7 @@ def test_a_ca_that_the_environment_names_is_not_asked_of_a_home_on_this_machine(
 def test_a_server_of_another_authority_or_name_is_not(folder: Path, server: Broker, authority: Authority) -> None:
     async def refused(url: str, ca: str) -> str:
         with pytest.raises(Unavailable) as e:
-            async with bus.connect(url, CREDS, ca_file=str(folder / ca), timing=replace(FAST, close_s=0.2)):
+            async with bus.connect(url, CREDS, ca_file=str(folder / ca), timing=bus.Timing(close_s=0.2)):
                 pass
         return str(e.value)
 
@@ -122,7 +121,7 @@ def test_nothing_is_said_to_a_server_that_switches_tls_off(folder: Path, greetin
         line = await asyncio.start_server(wire, "127.0.0.1", 0)
         url = f"{scheme}://127.0.0.1:{line.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match="no TLS"):
-            async with bus.connect(url, CREDS, ca_file=str(folder / "ca.crt"), timing=FAST):
+            async with bus.connect(url, CREDS, ca_file=str(folder / "ca.crt")):
                 pass
         line.close()
         assert wire.heard == b""
@@ -134,7 +133,7 @@ def test_a_server_that_is_down_is_passed_over_and_one_that_dies_is_left(folder: 
     async def scenario() -> None:
         dead = Broker(folder)
         with broker(folder) as first:
-            async with bus.connect(f"{dead.url}, {first.url}", CREDS, timing=FAST) as memory:
+            async with bus.connect(f"{dead.url}, {first.url}", CREDS) as memory:
                 async with gatekeeper(first.url):
                     await memory.write("whichever is there")
                 first.kill()

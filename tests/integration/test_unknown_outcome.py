@@ -222,16 +222,19 @@ async def full(world: World, stream: str) -> AsyncIterator[None]:
 
 def test_a_full_ledger_refuses_and_says_so_and_goes_on_when_there_is_room(world: World) -> None:
     async def scenario() -> None:
-        quick = bus.Timing(deadline_s=1.0)
-        async with bus.connect(world.home.url, world.creds("writer"), project="p1", timing=quick) as memory:
+        quick = bus.Timing(deadline_s=2.0)
+        async with (
+            bus.connect(world.home.url, world.creds("writer"), project="p1", timing=quick) as impatient,
+            world.agent("writer") as memory,
+        ):
             async with full(world, "LEDGER_0"):
                 with pytest.raises(Unavailable) as refused:
-                    await memory.write("No room for this")
+                    await impatient.write("No room for this")
                 assert refused.value.reason == "ledger_full"
                 assert (await memory.query("is anybody there?")).recall_id  # reads go on
             async with full(world, "READS_0"):
                 with pytest.raises(Unavailable) as refused:
-                    await memory.query("and now?")
+                    await impatient.query("and now?")
                 assert refused.value.reason == "reads_full"
                 assert (await memory.write("Writes go on")).state == "active"
             assert (await memory.write("Room for this")).state == "active"

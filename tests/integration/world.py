@@ -96,18 +96,23 @@ class World:
         assert status is not None
         return status.pids[process]
 
+    def cpu_s(self, process: str) -> float:
+        """Processor time that it has used: a machine that is busy with others adds nothing to it."""
+        user, system = Path(f"/proc/{self.pid(process)}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def kill9(self, process: str) -> None:
         os.kill(self.pid(process), signal.SIGKILL)
 
-    async def ready_again(self, was: int) -> None:
-        """Wait until a gatekeeper with another pid than `was` serves."""
+    async def ready_again(self, was: int, process: str = "gatekeeper") -> None:
+        """Wait until `process` has another pid than `was`, and the home is ready."""
         deadline = time.monotonic() + UP_S
         while time.monotonic() < deadline:
             status = supervisor.read_status(self.home)
-            if status is not None and status.state == "ready" and status.pids.get("gatekeeper") not in (None, was):
+            if status is not None and status.state == "ready" and status.pids.get(process) not in (None, was):
                 return
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"no gatekeeper after {UP_S} s: {supervisor.read_status(self.home)}")
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no {process} after {UP_S} s: {supervisor.read_status(self.home)}")
 
     async def restart_gatekeeper(self) -> None:
         """kill -9 of the gatekeeper, and wait for the next."""

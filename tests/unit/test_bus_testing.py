@@ -124,9 +124,10 @@ def test_an_outcome_that_stays_unknown_carries_the_key_to_ask_with(world: World)
             await alice.write(KEYS)
         assert late.value.reason == "outcome_unknown"
         world.faults.clear()
-        receipt = await alice.write(KEYS, idempotency_key=late.value.idempotency_key)
+        patient = world.agent("alice")
+        receipt = await patient.write(KEYS, idempotency_key=late.value.idempotency_key)
         assert receipt.duplicate
-        assert (await alice.query(KEYS)).ids == [receipt.id]
+        assert (await patient.query(KEYS)).ids == [receipt.id]
 
     asyncio.run(scenario())
 
@@ -148,7 +149,7 @@ def test_a_bus_that_is_away_is_tried_again_and_one_that_stays_away_has_got_nothi
     async def scenario() -> None:
         alice = world.agent("alice", timing=IMPATIENT)
         world.faults.unavailable("write")
-        assert not (await alice.write(KEYS)).duplicate
+        assert not (await world.agent("alice").write(KEYS)).duplicate
         world.faults.unavailable("query", times=100)
         with pytest.raises(bus.DeadlineExceeded) as away:
             await alice.query(KEYS)

@@ -39,7 +39,7 @@ from gate.writing.screen import Screening
 
 from .story import Story
 
-QUICK = bus.Timing(request_s=0.3, deadline_s=0.3)
+QUICK = bus.Timing(request_s=0.6, deadline_s=0.6)  # of what is refused: it is asked again until then
 NOBODY = "mem_00000000000000000000000001"
 
 
@@ -70,21 +70,21 @@ def test_a_clock_that_stands_still_gives_nothing() -> None:
     ("limit", "others"), [("gate.state.principals.AGENT_READS", "are served"), ("gate.state.tenant.TENANT_READS", "wait too")]
 )
 def test_a_flood_is_refused_with_the_rate_that_it_broke(monkeypatch: pytest.MonkeyPatch, limit: str, others: str) -> None:
-    monkeypatch.setattr(limit, Limit(0.5, 3))  # the next one in two seconds
+    monkeypatch.setattr(limit, Limit(0.02, 3))  # the next one in fifty seconds
 
     async def scenario(world: bus.testing.World) -> None:
-        flooding, calm = world.agent("flooder", timing=QUICK), world.agent("calm", timing=QUICK)
+        flooding, calm = world.agent("flooder"), world.agent("calm")
         for _ in range(3):
             assert (await flooding.get(NOBODY)).ids == []
         with pytest.raises(Unavailable) as refused:
-            await flooding.get(NOBODY)
+            await world.agent("flooder", timing=QUICK).get(NOBODY)
         assert (refused.value.reason, refused.value.field, refused.value.limit) == ("over_quota", "reads_per_second", 0)
         assert (await flooding.write("Writes have a rate of their own", evidence=["u"])).state == "active"
         if others == "are served":
             assert (await calm.get(NOBODY)).ids == []
         else:
             with pytest.raises(Unavailable):
-                await calm.get(NOBODY)
+                await world.agent("calm", timing=QUICK).get(NOBODY)
 
     with bus.testing.bus() as world:
         asyncio.run(scenario(world))
@@ -92,19 +92,19 @@ def test_a_flood_is_refused_with_the_rate_that_it_broke(monkeypatch: pytest.Monk
 
 # --- what a request counts for ------------------------------------------------------------------------
 def test_a_large_text_and_a_large_page_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gate.state.principals.AGENT_WRITES", Limit(0.5, 17))
-    monkeypatch.setattr("gate.state.principals.AGENT_READS", Limit(0.5, 5))
+    monkeypatch.setattr("gate.state.principals.AGENT_WRITES", Limit(0.02, 17))
+    monkeypatch.setattr("gate.state.principals.AGENT_READS", Limit(0.02, 5))
 
     async def scenario(world: bus.testing.World) -> None:
-        agent = world.agent("heavy", timing=QUICK)
+        agent, impatient = world.agent("heavy"), world.agent("heavy", timing=QUICK)
         assert (await agent.write("word " * 12_500, evidence=["u"])).state == "active"
         with pytest.raises(Unavailable) as refused:
-            await agent.write("word " * 12_500, evidence=["u"])
+            await impatient.write("word " * 12_500, evidence=["u"])
         assert refused.value.field == "writes_per_second"
         assert (await agent.write("a short one", evidence=["u"])).state == "active"
         assert len((await agent.query("word", k=64)).ids) == 2
         with pytest.raises(Unavailable) as refused:
-            await agent.query("word")
+            await impatient.query("word")
         assert refused.value.field == "reads_per_second"
 
     with bus.testing.bus() as world:
@@ -125,7 +125,7 @@ def test_what_is_kept_is_bounded_and_the_refusal_says_by_what(
 
     async def scenario(world: bus.testing.World) -> None:
         held: list[str] = []
-        keeper, calm = world.agent("keeper", timing=QUICK), world.agent("calm", timing=QUICK)
+        keeper, calm = world.agent("keeper"), world.agent("calm")
         while True:
             try:
                 receipt = await keeper.write(text, evidence=["u"])

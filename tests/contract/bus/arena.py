@@ -15,7 +15,7 @@ from broker_config.control import Control
 from bus.testing import World as Twin
 from tests.integration.world import World as Home
 
-WAIT_S: Final = 10.0
+WAIT_S: Final = 20.0
 STEP_S: Final = 0.05
 _numbers = itertools.count(1)
 

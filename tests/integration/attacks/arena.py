@@ -31,7 +31,7 @@ from ..world import World
 R = TypeVar("R")
 OURS, THEIRS = "acme", "acme-corp"  # one name begins with the other
 SIEGE, KEEP = "siege", "keep"
-ANSWER_S: Final = 5.0
+ANSWER_S: Final = 20.0
 SILENCE_S: Final = 0.15  # how long an answer that must not come is waited for; a real one takes a few milliseconds
 ISSUED_AT: Final = 1_700_000_000
 MISSING = "mem_00000000000000000000000000"

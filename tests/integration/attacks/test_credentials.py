@@ -219,9 +219,9 @@ def test_an_expired_credential_is_turned_away(arena: Arena) -> None:
 
 def test_a_credential_that_expires_is_cut_off(arena: Arena) -> None:
     async def attack() -> None:
-        async with arena.minted(f"project:{SIEGE}", expires_in_s=2) as peer:
+        async with arena.minted(f"project:{SIEGE}", expires_in_s=4) as peer:
             assert (await peer.ask("write", DRAFT))["type"] == "receipt"
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 20
             while not peer.nc.is_closed:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
@@ -295,10 +295,11 @@ def test_a_revoked_agent_stays_out(arena: Arena, way: str) -> None:
 
 
 async def _closed(peer: Peer) -> None:
-    deadline = time.monotonic() + 1  # cut within a second
-    while not peer.nc.is_closed:
-        assert time.monotonic() < deadline
+    for _ in range(100):  # cut within a second of this process's own: one that didn't run couldn't hear it
+        if peer.nc.is_closed:
+            return
         await asyncio.sleep(0.01)
+    raise AssertionError("not cut within a second")
 
 
 # --- not the bearer's: what a CONNECT may say ---------------------------------------------------------
