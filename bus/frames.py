@@ -470,6 +470,12 @@ class Review(Frame, frozen=True, kw_only=True, tag="review"):
     message: str = ""
 
 
+class ReviewQuery(Frame, frozen=True, kw_only=True, tag="review_query"):
+    """The memories that wait for one, in pages."""
+
+    cursor: int = 0
+
+
 class Trace(Frame, frozen=True, kw_only=True, tag="trace"):
     """Lineage up (ancestors) or down (descendants) from one memory.
 
@@ -733,6 +739,16 @@ class Erasure(Answer, frozen=True, kw_only=True, tag="erasure"):
     legal_holds_count: int = 0
 
 
+class Reviews(Answer, frozen=True, kw_only=True, tag="reviews"):
+    """A page of what waits for a review, oldest first, in this operator's projects; `elsewhere` of all `count` are in others."""
+
+    members: list[Member]
+    count: int
+    elsewhere: int = 0
+    position: int = 0
+    next: int | None = None
+
+
 class Erasures(Answer, frozen=True, kw_only=True, tag="erasures"):
     """A page of erasures, newest first, without their members."""
 
@@ -932,13 +948,13 @@ class Done(Answer, frozen=True, kw_only=True, tag="done"):
 
 MemoryRequest = Draft | Query | Get | Report | Ack | Sync | Delegate
 OpsRequest = (
-    Hold | Release | CaseQuery | Review | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery | LegalHoldRequest
-    | Prune
+    Hold | Release | CaseQuery | Review | ReviewQuery | Trace | Why | ContextRequest | StatsRequest | Erase | ErasureQuery
+    | LegalHoldRequest | Prune
 )  # fmt: skip
 AdminRequest = AdmTenant | AdmProject | AdmAgent | AdmRegistry | AdmStatus | AdmVerify | AdmErased
 Reply = (
     Receipt | Recall | Refusal | Reported | Synced | Delegated | Plan | Case | Cases | TraceAnswer | WhyAnswer | ContextAnswer
-    | Stats | Erasure | Erasures | LegalHolds | Pruned | Prunings | Done
+    | Stats | Erasure | Erasures | LegalHolds | Pruned | Prunings | Reviews | Done
 )  # fmt: skip
 Push = Feed | Notice
 
@@ -947,7 +963,7 @@ VERB_OF: dict[type[Frame], str] = {
     Draft: "write", Query: "query", Get: "get", Report: "report", Ack: "ack", Sync: "sync", Delegate: "delegate",
     Hold: "hold", Release: "release", CaseQuery: "case", Review: "review", Trace: "trace", Why: "why",
     ContextRequest: "context", StatsRequest: "stats", Erase: "erase", ErasureQuery: "erase", LegalHoldRequest: "erase",
-    Prune: "prune",
+    Prune: "prune", ReviewQuery: "review",
     AdmTenant: "tenant", AdmProject: "project", AdmAgent: "agent", AdmRegistry: "registry", AdmStatus: "status",
     AdmVerify: "verify", AdmErased: "erased",
 }  # fmt: skip

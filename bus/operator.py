@@ -46,6 +46,8 @@ from .frames import (
     Prunings,
     Release,
     Review,
+    ReviewQuery,
+    Reviews,
     Stats,
     StatsRequest,
     Trace,
@@ -132,6 +134,12 @@ class Desk:
     async def review(self, id: str, verdict: Literal["accept", "reject"], message: str) -> WhyAnswer:
         """Decide on a memory that was held when it was written. Answers what is known of it then."""
         return await self._change(Review(id=id, verdict=verdict, message=message), WhyAnswer)
+
+    async def reviews(self) -> Reviews:
+        """All that waits for a review, oldest first."""
+        first = await self._look(ReviewQuery(), Reviews)
+        pages = await self._rest(first, lambda cursor: self._look(ReviewQuery(cursor=cursor), Reviews))
+        return msgspec.structs.replace(first, members=[m for page in pages for m in page.members], next=None)
 
     # --- erase ------------------------------------------------------------------------------------
     async def plan_erasure(self, selector: Selector, derived: bool = False) -> Erasure:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .call import Call
-from .case_views import show_case, show_cases, show_plan
+from .case_views import show_case, show_cases, show_members, show_plan
 from .command import DESK, Message, command, group
 from .exits import NAMES, Exit, usage
 from .output import note, print_json, progress, show
@@ -111,15 +111,19 @@ def release(call: Call, case: CaseId, message: Message = "") -> int | None:
 
 def review(
     call: Call,
-    id: Annotated[str, typer.Argument(metavar="ID", help="A memory that was held when it was written.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="A memory that was held when it was written; none: list them.")] = "",
     accept: Annotated[bool, typer.Option("--accept", metavar="", help="It may be read from now on.")] = False,
     reject: Annotated[bool, typer.Option("--reject", metavar="", help="It will never be read.")] = False,
     message: Message = "",
 ) -> int | None:
-    """Decide on a memory that was held when it was written.
+    """Decide on a memory that was held when it was written, or list those that wait.
 
     Such a memory looked like an instruction in disguise, or flowed into another project. Give --accept or --reject.
     """
+    if not (id or accept or reject or message):
+        return _waiting(call)
+    if not id:
+        raise usage("Name the memory.", reason="id_missing", advice="`cordon review` lists those that wait.")
     if accept == reject:
         raise usage("Decide: --accept or --reject.", reason="verdict_missing")
     verdict: Literal["accept", "reject"] = "accept" if accept else "reject"
@@ -129,6 +133,17 @@ def review(
         print_json(done)
     else:
         show(f"{verdict}ed")
+    return None
+
+
+def _waiting(call: Call) -> int | None:
+    found = call.ask_desk(lambda desk: desk.reviews())
+    if call.json:
+        print_json(found)
+        return None
+    show_members(found.members, with_hops=False)
+    elsewhere = f", {found.elsewhere:,} of them in projects elsewhere" if found.elsewhere else ""
+    show(f"{found.count:,} wait for a review{elsewhere}")
     return None
 
 

@@ -29,6 +29,8 @@ from bus.frames import (
     Prune,
     Release,
     Review,
+    ReviewQuery,
+    Reviews,
     Stats,
     StatsRequest,
     Trace,
@@ -49,6 +51,7 @@ from gate.quotas import full
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
 from gate.rights import check_standing, counted_rows, decide, has_project, labels_here, shares_project, visible_rows
+from gate.state.columns import REVIEW_PENDING
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -87,6 +90,8 @@ class Operators:
             case Review():
                 await self.acting(p, lambda: self.shard.holds.review(p, req))
                 return await self.whys.answer(p, Why(id=req.id, request_id=req.request_id))
+            case ReviewQuery():
+                return await self._reviews(p, req)
             case Erase():
                 _checked_selector(req.selector)
                 return await self.shard.erasing.erase(p, req)
@@ -198,6 +203,22 @@ class Operators:
             await asyncio.sleep(0)  # a case of thousands takes a millisecond or two
         more = following_older(newest, looked_at, _by_place)
         return Cases(agent=p.key, request_id=req.request_id, cases=page.items, position=t.position, next=more)
+
+    async def _reviews(self, p: Principal, req: ReviewQuery) -> Reviews:
+        """By the memory that was seen last: one that was decided on meanwhile moves no other."""
+        t, review = p.tenant, p.tenant.columns.review[: p.tenant.columns.n]
+        waiting = counted_rows(p, np.flatnonzero(review == REVIEW_PENDING).astype(np.int32))
+        seen = visible_rows(p, waiting)
+        page = [s for s in seen if s > req.cursor][:PAGE_ITEMS_MAX]
+        return Reviews(
+            agent=p.key,
+            request_id=req.request_id,
+            members=await self.shard.holds.plans.members(t, page, [0] * len(page)),
+            count=len(waiting),
+            elsewhere=len(waiting) - len(seen),
+            position=t.position,
+            next=page[-1] if page and page[-1] != seen[-1] else None,
+        )
 
     # --- trace ------------------------------------------------------------------------------------
     async def _trace(self, p: Principal, req: Trace) -> TraceAnswer:

@@ -57,6 +57,8 @@ from bus.frames import (
     Report,
     Reported,
     Review,
+    ReviewQuery,
+    Reviews,
     Sign,
     Signed,
     Stats,
@@ -222,6 +224,11 @@ SAMPLES: Final[dict[str, Frame]] = {
     "erasure_query": ErasureQuery(request_id=R, erasure=ERASURE, cursor=500),
     "legal_hold": LegalHoldRequest(request_id=R, selector=[MEM_1], lift=LEGAL, message="12/26", cursor=100),
     "erasure": ERASED,
+    "review_query": ReviewQuery(request_id=R, cursor=500),
+    "reviews": Reviews(
+        request_id=R, agent=KEY, members=[Member(id=MEM_1, agent="writer", project="p1", kind="rule", state="held")], count=3,
+        elsewhere=1, position=9, next=500,
+    ),
     "erasures": Erasures(request_id=R, agent=KEY, erasures=[ERASED], position=9, next=100),
     "legal_holds": LegalHolds(
         request_id=R, agent=KEY,
