@@ -35,7 +35,7 @@ from .control_projects import Projects, deleted, no_project
 from .control_tenants import Tenants
 from .home import Home, write_private
 from .processes import try_lock
-from .streams import StreamRoom, ensure_streams, streams_room
+from .streams import StreamRoom, ensure_streams, lend_ledger_room, streams_room
 from .trust import EVERYBODY, AgentRequest, Tenant, Trust, nearest
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -320,6 +320,10 @@ class Control:
     async def streams_room(self, most: Mapping[str, int]) -> list[StreamRoom]:
         """See streams.streams_room."""
         return await streams_room(self._client(), self.shard, most)
+
+    async def lend_ledger_room(self) -> StreamRoom:
+        """See streams.lend_ledger_room."""
+        return await lend_ledger_room(self._client(), self.shard)
 
     # --- the broker
     async def push_account(self, jwt: str) -> None:

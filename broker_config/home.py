@@ -152,6 +152,11 @@ class Home:
         return self.run / "broker.stuck"
 
     @property
+    def ledger_at_end(self) -> Path:
+        """Made by the gatekeeper where its ledger is full to the last hundredth."""
+        return self.run / "ledger.at-end"
+
+    @property
     def gatekeeper_error(self) -> Path:
         """Why the gatekeeper refused to serve: JSON {reason, message, advice}."""
         return self.run / "gatekeeper.error"

@@ -27,6 +27,7 @@ from bus.errors import ConfigError, CordonError, Unavailable
 
 from .control import Control
 from .home import Home
+from .ledger_room import LedgerRoom
 from .processes import read_pid, spawn, stop_child, write_pid
 from .scheduled import Scheduled
 from .server import start_server, stop_server
@@ -111,6 +112,7 @@ class Supervisor:
         self._error: Problem | None = None
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
         self._scheduled = Scheduled(home)
+        self._room = LedgerRoom(home)
         self._was_ready = False
         self._unstick_at = 0.0
         self._shown: Status | None = None
@@ -163,6 +165,8 @@ class Supervisor:
                 self._start_beside(name)
         if ready:
             self._scheduled.tick(now)
+            if said := self._room.tick(now):
+                self._log(said)
         return state
 
     def _unstick(self, now: float) -> None:
@@ -304,12 +308,13 @@ class Supervisor:
         pids = {} if now == "stopped" else {"supervisor": os.getpid(), **{name: c.pid for name, c in self._children.items()}}
         same = self._shown is not None and self._shown.state == now
         since = self._shown.since if self._shown is not None and same else utc(time.time())
+        beside = iter(self._left.values())
         status = Status(
             url=self._url,
             pids=pids,
             state=now,
             since=since,
-            error=self._refused or self._error or next(iter(self._left.values()), None) or self._scheduled.problem,
+            error=self._refused or self._error or next(beside, None) or self._room.problem or self._scheduled.problem,
         )
         if status != self._shown:
             try:

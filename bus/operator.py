@@ -14,6 +14,7 @@ the broker proves that nobody got it, so it never happens twice: when its answer
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -158,7 +159,7 @@ class Desk:
     async def erasures(self) -> list[Erasure]:
         """All receipts, newest first, without their members."""
         first = await self._look(ErasureQuery(), Erasures)
-        pages = await self._rest(first, lambda cursor: self._look(ErasureQuery(cursor=cursor), Erasures))
+        pages = await self._rest(first, lambda cursor: self._look(ErasureQuery(cursor=cursor), Erasures), down=True)
         return [erasure for page in pages for erasure in page.erasures]
 
     async def place_legal_hold(self, selector: Selector, message: str) -> LegalHold:
@@ -172,7 +173,7 @@ class Desk:
     async def legal_holds(self) -> list[LegalHold]:
         """All of them, newest first, the lifted ones too."""
         first = await self._look(LegalHoldRequest(), LegalHolds)
-        pages = await self._rest(first, lambda cursor: self._look(LegalHoldRequest(cursor=cursor), LegalHolds))
+        pages = await self._rest(first, lambda cursor: self._look(LegalHoldRequest(cursor=cursor), LegalHolds), down=True)
         return [hold for page in pages for hold in page.holds]
 
     # --- end what nobody needs --------------------------------------------------------------------
@@ -201,7 +202,7 @@ class Desk:
     async def ends(self) -> list[Pruned]:
         """What was pruned or compacted, or ended with its session, newest first, without members."""
         first = await self._look(Prune(), Prunings)
-        pages = await self._rest(first, lambda cursor: self._look(Prune(cursor=cursor), Prunings))
+        pages = await self._rest(first, lambda cursor: self._look(Prune(cursor=cursor), Prunings), down=True)
         return [end for page in pages for end in page.ends]
 
     # --- find out ---------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ class Desk:
     async def cases(self) -> list[Case]:
         """All cases, without their members, and with the first of their roots and of those told."""
         first = await self._look(CaseQuery(), Cases)
-        pages = await self._rest(first, lambda cursor: self._look(CaseQuery(cursor=cursor), Cases))
+        pages = await self._rest(first, lambda cursor: self._look(CaseQuery(cursor=cursor), Cases), down=True)
         return [case for page in pages for case in page.cases]
 
     async def trace(
@@ -272,11 +273,11 @@ class Desk:
             next=None,
         )
 
-    async def _rest(self, first: P, ask: Callable[[int], Awaitable[P]]) -> list[P]:
-        """The first page and all that follow. A cursor that doesn't advance would never end: MalformedFrame."""
-        pages, last = [first], -1
+    async def _rest(self, first: P, ask: Callable[[int], Awaitable[P]], *, down: bool = False) -> list[P]:
+        """The first page and all that follow. A cursor that goes back (`down`: up) would never end: MalformedFrame."""
+        pages, last = [first], sys.maxsize if down else -1
         while (cursor := pages[-1].next) is not None:
-            if cursor <= last:
+            if (cursor >= last) if down else (cursor <= last):
                 raise MalformedFrame(f"The pages don't end: cursor {cursor} follows {last}.", reason="cursor_stuck")
             pages.append(await ask(cursor))
             last = cursor

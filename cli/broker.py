@@ -176,6 +176,8 @@ def room(
     erased: Annotated[int | None, typer.Option("--erased", metavar="GIB", help="Give the stripped blocks so much.")] = None,
 ) -> int | None:
     """Show how full the ledger's streams are, and give them more room while everything runs."""
+    import msgspec
+
     from broker_config.streams import GIB
 
     given = {"ledger": ledger, "reads": reads, "erased": erased}
@@ -184,10 +186,13 @@ def room(
         raise usage("A stream has at least 1 GiB.", reason="stream_room", advice="Name whole GiB, as --ledger 20.")
     found = call.ask_control(lambda control: control.streams_room(most))
     if call.json:
-        print_json({"streams": [{"stream": x.stream, "bytes": x.bytes, "max_bytes": x.max_bytes} for x in found]})
+        print_json({"streams": [msgspec.structs.asdict(x) for x in found]})
         return None
     rows = [(x.stream, f"{x.bytes / GIB:.2f}", f"{x.max_bytes / GIB:g}", f"{x.bytes / max(1, x.max_bytes):.1%}") for x in found]
     show(table(("stream", "GiB", "of", "full"), rows))
+    for x in found:
+        if x.lent:
+            show(f"{x.stream}: {x.lent / GIB:.2f} GiB of that are lent, for holds and erasures alone: set a larger size")
     return None
 
 

@@ -77,6 +77,7 @@ async def housekeeping(shard: Shard, nc: Client) -> None:
         shard.room.look()
         _mark(shard.paths.lineage_doubted, isinstance(shard.lineage.failed, ProjectionUnusable))
         _mark(shard.paths.broker_stuck, shard.lease is None and (shard.ledger.stuck or shard.reads.stuck))
+        _mark(shard.paths.ledger_at_end, shard.lease is None and shard.room.ledger_at_end)
         if loop.time() >= next_trim:
             next_trim = loop.time() + TRIM_EVERY_S
             await asyncio.to_thread(trim_heap)

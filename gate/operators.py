@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -43,11 +44,11 @@ from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.errors import LedgerFull
 from gate.lifecycle.ends import SESSION, end_events, of_session
-from gate.pages import Page, following
+from gate.pages import Page, following, following_older, newest_first
 from gate.quotas import full
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
-from gate.rights import check_standing, decide, has_project, labels_here, shares_project, visible_rows
+from gate.rights import check_standing, counted_rows, decide, has_project, labels_here, shares_project, visible_rows
 from gate.state.compartments import MANY
 from gate.state.contexts import Context
 from gate.state.tenant import Tenant
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 HOLD_ANSWER_S: Final = 4.0  # for its turn, and again for its receipt; both together are less than a client's patience
 CASES_MAX: Final = 100  # of a page, which may be full before
+_by_place: Final = attrgetter("place")
 STATS_ROWS: Final = 1 << 15  # counted at once: about 2 ms
 SELECTOR_MAX: Final = 64
 HOPS_MAX: Final = 1_000_000
@@ -187,14 +189,14 @@ class Operators:
         t, holds = p.tenant, self.shard.holds
         if req.case:
             return await holds.shown(p, holds.find(p, req.case), req.request_id, cursor=max(0, req.cursor))
-        newest = sorted(t.cases.values(), key=lambda k: k.opened_ms, reverse=True)
-        start, page, looked_at = max(0, req.cursor), Page[Case](), 0
-        for case in newest[start : start + CASES_MAX]:
+        newest = newest_first(t.cases.values(), req.cursor, _by_place)
+        page, looked_at = Page[Case](), 0
+        for case in newest[:CASES_MAX]:
             if holds.is_told_of(p, case) and not page.add(await holds.listed(p, case)):
                 break
             looked_at += 1
             await asyncio.sleep(0)  # a case of thousands takes a millisecond or two
-        more = following(start, looked_at, len(newest))
+        more = following_older(newest, looked_at, _by_place)
         return Cases(agent=p.key, request_id=req.request_id, cases=page.items, position=t.position, next=more)
 
     # --- trace ------------------------------------------------------------------------------------
@@ -247,9 +249,9 @@ class Operators:
             root=t.agents.all[ctx.root].name,
             epoch=ctx.epoch,
             recalls=ctx.recalls,
-            served=len(ctx.served),
+            served=len(counted_rows(p, np.fromiter(ctx.served, np.int32))),
             trust_floor=labels.floor / 1000,
-            classification=CLASSIFICATIONS[labels.cls],
+            classification=CLASSIFICATIONS[min(labels.cls, p.rights.clearance)],  # of what is above it nothing is told
             compartments=shown,
             elsewhere=len(labels.comp) - len(shown),
             exposed=exposed[-PAGE_ITEMS_MAX:],

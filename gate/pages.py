@@ -5,7 +5,7 @@ Invariant: a page holds at least one item where there is one, so who asks on fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -44,3 +44,15 @@ def filled(items: Iterable[T], most: int = PAGE_ITEMS_MAX) -> list[T]:
 def following(start: int, shown: int, total: int) -> int | None:
     """The cursor of the next page; None after the last."""
     return start + shown if start + shown < total else None
+
+
+def newest_first(entries: Iterable[T], cursor: int, place: Callable[[T], int]) -> list[T]:
+    """Those before the place `cursor`; 0: all. A place is the event that made an entry, so what comes in meanwhile moves none
+    from one page to another.
+    """
+    return sorted((x for x in entries if not cursor or place(x) < cursor), key=place, reverse=True)
+
+
+def following_older(newest: list[T], shown: int, place: Callable[[T], int]) -> int | None:
+    """The cursor after the first `shown` of `newest_first`; None after the last."""
+    return place(newest[shown - 1]) if shown < len(newest) else None

@@ -27,6 +27,7 @@ class Paths:
         self.snapshots = home / "snapshots"
         self.status = self.run / "status.json"
         self.broker_stuck = self.run / "broker.stuck"  # made where the broker stores nothing: the supervisor starts it again
+        self.ledger_at_end = self.run / "ledger.at-end"  # made where it is full to the last hundredth: the supervisor lends some
         self.ready = self.run / "gatekeeper.ready"
         self.error = self.run / "gatekeeper.error"
 

@@ -30,6 +30,7 @@ from gate.ledger.block import ZERO_HASH, Block, ReadsBlock, Section, decode, eve
 from gate.ledger.chain import Head, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerCorrupt, LedgerGap, LedgerWentBack
+from gate.ledger.members import erased_by
 from gate.ledger.replay import NOTHING_LOST, Accepted, Blocks, StreamState, merge, read_blocks, stream_state
 from gate.projections import ProjectionUnusable, set_aside
 from gate.projections.catalog import MemoryRow, Position
@@ -276,7 +277,7 @@ class Recovery:
     async def _ended(self, t: Tenant) -> Tenant:
         """The ledger says that this tenant was deleted."""
         self.bare = {(account, seq) for account, seq in self.bare if account != t.account}
-        self._forgive(t.account)
+        self.noteless = {(account, seq): no for (account, seq), no in self.noteless.items() if account != t.account}
         if self.unended.pop(t.account, None) is None and t.account in self.shard.indexes:
             self.count -= len(self.waiting.pop(t.account, ()))
             self.stood.pop(t.account, None)
@@ -325,29 +326,20 @@ class Recovery:
             members = self.shard.tenants[account].erasures[event.erasure].members.tolist()
             self.bare.difference_update((account, s) for s in members)
         elif isinstance(event, E.LedgerAccepted):
-            self._accept_bare(account, event.ms)
+            for s in erased_by(event, seq):
+                self.bare.discard((account, s))
+                self.noteless.pop((account, s), None)
         elif isinstance(event, E.HomeRestored) and event.part is not None:  # applied: what it left out counts as erased
             erased = self.shard.tenants[account].columns.at.erased
             self.bare = {(a, s) for a, s in self.bare if a != account or not erased[s]}
         elif body is None and _has_body(event):
             self.noteless[account, seq] = block
 
-    def _accept_bare(self, account: str, ms: int) -> None:
-        """A lost tail may have named them: who accepts that it is lost accepts them as erased."""
-        gone = {s for tenant, s in self.bare if tenant == account}
-        self.shard.tenants[account].columns.erased[list(gone)] = ms
-        self.bare.difference_update((account, s) for s in gone)
-        self._forgive(account)
-
-    def _forgive(self, account: str) -> None:
-        """What the tenant's other events have lost counts no more."""
-        self.noteless = {x: block for x, block in self.noteless.items() if x[0] != account}
-
     async def _forget_erased(self) -> None:
         """Before anything is served: what was erased is in no store, whatever a kill or an old file has left there."""
-        if self.accepting:
-            for account in self.shard.tenants:
-                self._accept_bare(account, self.shard.now_ms())
+        if self.accepting:  # a lost tail may have named them
+            self.shard.bodies_missing = sorted({*self.bare, *self.noteless})
+            self.bare, self.noteless = set(), {}
         for (account, seq), block in self.noteless.items():
             raise LedgerCorrupt(f"the body of event {seq} of tenant {account} is gone.", block=block)
         if self.bare:

@@ -1,7 +1,8 @@
 """How much room the ledger and the disk have left, and who may still use it.
 
 Order of giving way: drafts of memories, then reads (on a full disk) and whatever else appends; what holds, releases, erases or
-cuts off goes on to the last byte. So a flood of drafts can't take away the room that its containment needs.
+cuts off goes on to the last byte. So a flood of drafts can't take away the room that its containment needs; and where containment
+itself comes to the end, more is lent (broker_config/ledger_room.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ DRAFTS_FREE_BYTES: Final = 256 << 20  # with less than this on the disk no draft
 DRAFTS_FREE_SHARE: Final = 0.1  # … or on a small one less than this
 OTHERS_FREE_BYTES: Final = 64 << 20
 OTHERS_FREE_SHARE: Final = 0.025
+LEDGER_LAST_SHARE: Final = 0.99  # beyond it the supervisor, who may change streams, lends it some
 MESSAGE_BYTES: Final = 64  # what a stream adds to a message: its header and subject
 # What makes a home safer, or says that it was: these may use what is left.
 CONTAINMENT: Final = (
@@ -68,6 +70,11 @@ class Room:
     @property
     def ledger_share(self) -> float:
         return self._bytes / self._max if self._max else 0.0
+
+    @property
+    def ledger_at_end(self) -> bool:
+        """Whether containment may soon find no room."""
+        return self.ledger_share >= LEDGER_LAST_SHARE
 
     @property
     def reads_crowded(self) -> bool:

@@ -32,6 +32,7 @@ from gate.ledger import events as E
 from gate.ledger.block import decode
 from gate.ledger.errors import LedgerCorrupt, LedgerError, SteppedDown
 from gate.ledger.jetstream import Unanswered, stored
+from gate.ledger.members import pack_members
 from gate.ledger.replay import stream_state
 from gate.model.embedder import Embedder, StaticEmbedder
 from gate.model.features import FEATURES
@@ -445,5 +446,9 @@ def _print_progress(done: int, of: int) -> None:
 
 async def _accept(shard: Shard, by: str) -> None:
     for t in [t for t in shard.tenants.values() if not t.deleted]:
-        accepted = E.LedgerAccepted(ms=shard.now_ms(), by=by, position=t.position, reads_missing=shard.reads_missing)
-        await shard.sequencer.commit(t, [Stored(accepted)])
+        gone = [seq for account, seq in shard.bodies_missing if account == t.account]
+        parts = [deltas for _, deltas in pack_members(gone)] or [b""]
+        ms, position, reads = shard.now_ms(), t.position, shard.reads_missing
+        for deltas in parts:
+            accepted = E.LedgerAccepted(ms=ms, by=by, position=position, reads_missing=reads, deltas=deltas)
+            await shard.sequencer.commit(t, [Stored(accepted)])

@@ -92,6 +92,7 @@ class Shard:
         self.heads, self.reads_head = Heads(), ReadsHead()
         self.ledger_seq = self.reads_seq = 0
         self.reads_missing = 0  # READS blocks that were gone at the start
+        self.bodies_missing: list[tuple[str, int]] = []  # (account, tenant_seq): gone at a start that accepts it, and not erased
         self.ledger: Committer
         self.reads: Committer
         self.outbox: Outbox

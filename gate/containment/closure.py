@@ -40,13 +40,14 @@ class Closure(NamedTuple):
 class _Links:
     """One generation of arrays with memoryviews for scalar access (three times as fast as numpy's)."""
 
-    __slots__ = ("confidence", "head", "head_at", "kind", "kind_at", "next", "next_at", "to", "to_at")
+    __slots__ = ("confidence", "confidence_at", "head", "head_at", "kind", "kind_at", "next", "next_at", "to", "to_at")
 
     def __init__(
         self, head: Nodes, next_: Nodes, to: Nodes, kind: npt.NDArray[np.uint8], confidence: npt.NDArray[np.uint8]
     ) -> None:
         self.head, self.next, self.to, self.kind, self.confidence = head, next_, to, kind, confidence
-        self.head_at, self.next_at, self.to_at, self.kind_at = head.data, next_.data, to.data, kind.data
+        self.head_at, self.next_at, self.to_at = head.data, next_.data, to.data
+        self.kind_at, self.confidence_at = kind.data, confidence.data
 
 
 def _larger(old: npt.NDArray[np.int32], capacity: int) -> npt.NDArray[np.int32]:
@@ -81,7 +82,7 @@ class Adjacency:
         # The head comes last: a closure in another thread must never follow a link that isn't there yet.
         links.to_at[edge] = other
         links.kind_at[edge] = kind
-        links.confidence[edge] = confidence
+        links.confidence_at[edge] = confidence
         links.next_at[edge] = links.head_at[node]
         links.head_at[node] = edge + 1
         self._edges = edge + 1
@@ -108,7 +109,7 @@ class Adjacency:
         link = links.head_at[node] if 0 <= node < len(links.head) else 0
         while link:
             at = link - 1
-            yield EdgeTo(links.to_at[at], links.kind_at[at], int(links.confidence[at]))
+            yield EdgeTo(links.to_at[at], links.kind_at[at], links.confidence_at[at])
             link = links.next_at[at]
 
     def count(self, nodes: npt.NDArray[np.int32]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from gate.containment.selection import find_sources, resolve_tail, select
 from gate.identify import Principal
 from gate.ledger import events as E
 from gate.ledger.members import PART_MEMBERS_MAX, pack_members
-from gate.pages import filled, following
+from gate.pages import filled, following, following_older, newest_first
 from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 ERASE_MAX: Final = PART_MEMBERS_MAX  # of one request: they stand in one event, so it is in force whole or not at all
 WAIT_S: Final = 2.0  # a receipt waits so long for the stores, well within a client's time-out
 LISTED_MAX: Final = 100
+_by_position: Final = attrgetter("position")
 COPIES: Final = "copies that were made elsewhere before (backups, snapshots in other folders): this home can't reach them"
 RAFT: Final = "raft logs of the broker's {} replicas keep the original until these compact them, in some three minutes"
 
@@ -211,10 +213,9 @@ class Requests:
             if len(found) != 1:
                 raise Refused("id_ambiguous" if found else "erasure_unknown", field="erasure")
             return self._shown(p, found[0], req.request_id, max(0, req.cursor))
-        newest = sorted(_told_of(p, t.erasures.values()), key=lambda e: -e.position)
-        start = max(0, req.cursor)
-        page = filled((msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest[start:]), LISTED_MAX)
-        more = following(start, len(page), len(newest))
+        newest = newest_first(_told_of(p, t.erasures.values()), req.cursor, _by_position)
+        page = filled((msgspec.structs.replace(self._shown(p, e, ""), members=[], next=None) for e in newest), LISTED_MAX)
+        more = following_older(newest, len(page), _by_position)
         return Erasures(agent=p.key, request_id=req.request_id, erasures=page, position=t.position, next=more)
 
     def _shown(self, p: Principal, e: state.Erasure, request_id: str, cursor: int = 0) -> Erasure:
@@ -283,10 +284,9 @@ class Requests:
             if not p.rights.person:
                 raise Refused("person_missing")
             placed = await (self._lift(p, req) if req.lift else self._place(p, req))
-        shown = [placed] if placed else sorted(_told_of(p, t.legal_holds.values()), key=lambda h: -h.ms)
-        start = max(0, req.cursor)
-        holds = filled((self._legal_hold_shown(p, h) for h in shown[start:]), LISTED_MAX)
-        more = following(start, len(holds), len(shown))
+        shown = [placed] if placed else newest_first(_told_of(p, t.legal_holds.values()), req.cursor, _by_position)
+        holds = filled((self._legal_hold_shown(p, h) for h in shown), LISTED_MAX)
+        more = following_older(shown, len(holds), _by_position)
         return LegalHolds(agent=p.key, request_id=req.request_id, holds=holds, position=t.position, next=more)
 
     async def _place(self, p: Principal, req: LegalHoldRequest) -> state.LegalHold:

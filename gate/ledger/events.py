@@ -9,7 +9,7 @@ Enumerations are indexes into the ordered tuples of bus.frames. An unknown tag o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -91,9 +91,12 @@ class MemoryWritten(
     promotes: int = 0  # tenant_seq of the memory of a task whose text this is
 
 
+_RESTRICTED: Final = CLASSIFICATIONS.index("restricted")
+
+
 def is_plain(e: MemoryWritten) -> bool:
     """Whether a memory is simply there for every member of its project."""
-    return e.class_ < CLASSIFICATIONS.index("restricted") and not (e.scope or e.readers or e.opt_out)
+    return e.class_ < _RESTRICTED and not (e.scope or e.readers or e.opt_out)
 
 
 class MemoryBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -266,11 +269,15 @@ class PolicyChanged(Event, frozen=True, kw_only=True, omit_defaults=True, tag="p
 
 
 class LedgerAccepted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ledger_accepted"):
-    """A person accepted the ledger as it is after it had gone back behind a projection: what was lost is lost."""
+    """A person accepted the ledger as it is after it had gone back behind a projection: what was lost is lost.
+
+    So do those who restore from a copy that has forgotten texts, and nobody is there who could say why.
+    """
 
     by: str
     position: int  # the tenant's position that was accepted
     reads_missing: int = 0  # the READS blocks up to here were gone, and it was accepted
+    deltas: bytes = b""  # as of a case part: the events whose bodies were gone, and it was accepted; of no others
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -48,6 +48,8 @@ def erased_by(event: E.AnyEvent, seq: int) -> list[int]:
     match event:
         case E.MemoryErased():
             return [int(s) for s in unpack_members([event.deltas])]
+        case E.LedgerAccepted() if event.deltas:
+            return [int(s) for s in unpack_members([event.deltas])]
         case E.TenantChanged() if event.erasure:
             return list(range(1, seq))
     return []

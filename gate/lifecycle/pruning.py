@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from gate.config import PLAN_MS
 from gate.containment.selection import resolve_tail
 from gate.identify import Principal
 from gate.ledger import events as E
-from gate.pages import Page, following
+from gate.pages import Page, following_older, newest_first
 from gate.plan_kinds import refuse_other
 from gate.reading.surface import rfc3339
 from gate.refusals import Refused
@@ -164,15 +165,15 @@ class Pruning:
         return self._shown(p, end, req.request_id)
 
     async def _list(self, p: Principal, req: Prune) -> Prunings:
-        """Newest first, without members; of those elsewhere nothing is told. The cursor counts ends that it doesn't show too."""
-        t, start = p.tenant, max(0, req.cursor)
-        ends, page, looked_at = list(reversed(t.ends.values())), Page[Pruned](), 0
-        for x in ends[start : start + LISTED_MAX]:
+        """Newest first, without members; of those elsewhere nothing is told."""
+        t, place = p.tenant, attrgetter("position")
+        ends, page, looked_at = newest_first(t.ends.values(), req.cursor, place), Page[Pruned](), 0
+        for x in ends[:LISTED_MAX]:
             if (seen := visible_rows(p, x.members)) and not page.add(self._told(p, x, "", seen)):
                 break
             looked_at += 1
             await asyncio.sleep(0)
-        more = following(start, looked_at, len(ends))
+        more = following_older(ends, looked_at, place)
         return Prunings(agent=p.key, request_id=req.request_id, ends=page.items, position=t.position, next=more)
 
     def _shown(self, p: Principal, end: Ended, request_id: str, left: int = 0) -> Pruned:

@@ -39,6 +39,11 @@ def _rows_of(n: int) -> int:
     return -(-n // step) * step
 
 
+def _nothing(rows: int, dim: int) -> torch.Tensor:
+    """Zeros of bfloat16. By numpy: it leaves pages that nobody has written to yet to the system, torch writes to all of them."""
+    return torch.from_numpy(np.zeros((rows, dim), np.int16)).view(torch.bfloat16)
+
+
 class UnitMatrix:
     """`dim` columns; rows are appended, and can be zeroed, never moved.
 
@@ -49,7 +54,7 @@ class UnitMatrix:
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._n = 0
-        self._data = torch.zeros((0, dim), dtype=torch.bfloat16)  # there are as many of these as contexts: nothing in advance
+        self._data = _nothing(0, dim)  # there are as many of these as contexts: nothing in advance
         self._waiting: list[Vectors] = []  # the last rows of the `_n`
 
     def __len__(self) -> int:
@@ -68,14 +73,14 @@ class UnitMatrix:
             new = unit(np.concatenate(self._waiting))
             self._waiting.clear()
             there = self._n - len(new)
-            self._reserve(self._n)
+            self._reserve(_rows_of(self._n))  # as many as a product reads
             self._data[there : self._n] = torch.from_numpy(new)
         return self._data[: self._n]
 
     def _reserve(self, size: int) -> None:
         """Room for so many rows. Those that aren't there yet are zero."""
         if size > len(self._data):
-            data = torch.zeros((max(size, int(len(self._data) * _GROWTH)), self.dim), dtype=torch.bfloat16)
+            data = _nothing(max(size, int(len(self._data) * _GROWTH)), self.dim)
             data[: len(self._data)] = self._data
             self._data = data
 

@@ -60,7 +60,9 @@ class Earlier:
                     self._parts.pop(event.case, None)
                 case E.MemoryErased():
                     self._erasures.add(event.erasure)
-                    self.erased |= set(unpack_members([event.deltas]).tolist())
+                    self.erased.update(erased_by(event, seq))
+                case E.LedgerAccepted():
+                    self.erased.update(erased_by(event, seq))
                 case E.LegalHoldPlaced():
                     self._legal.add(event.hold)
         self.last = section.last
@@ -76,6 +78,10 @@ class Earlier:
         match event:
             case E.MemoryErased():
                 return self._erasure(event)
+            case E.LedgerAccepted() if event.deltas:
+                members = self._here([event.deltas])
+                self.erased |= set(members.tolist())
+                return [msgspec.structs.replace(event, deltas=b"".join(raw for _, raw in pack_members(members)))]
             case E.CasePart():
                 self._parts.setdefault(event.case, {})[event.part] = event
                 return []

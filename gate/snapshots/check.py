@@ -18,7 +18,7 @@ from gate.ledger import events as E
 from gate.ledger.block import Header, decode_reads
 from gate.ledger.chain import ReadsHead
 from gate.ledger.errors import LedgerError
-from gate.ledger.members import unpack_members
+from gate.ledger.members import erased_by
 from gate.snapshots.files import Kept, Segment, SnapshotDamaged, Stream, forgotten, read_kept, read_segment
 from gate.snapshots.notary import Notary
 from gate.verifying.survey import Survey
@@ -132,9 +132,9 @@ class Check:
                     self._users[tenant, event.user] += 1
                 if body is not None and (("ms" in self._drill and event.ms <= self._drill["ms"]) or "memory" not in self._drill):
                     self._drill |= {"memory": ids.text("mem_", event.id), "tenant": self._names.get(tenant, "")}
-        if isinstance(event, E.MemoryErased):
-            self._excuse((tenant, s) for s in unpack_members([event.deltas]).tolist())
-        elif isinstance(event, E.LedgerAccepted) or (isinstance(event, E.TenantChanged) and event.state == "deleted"):
+        if isinstance(event, E.MemoryErased | E.LedgerAccepted):
+            self._excuse((tenant, s) for s in erased_by(event, seq))
+        elif isinstance(event, E.TenantChanged) and event.state == "deleted":
             self._excuse([x for x in self._bare if x[0] == tenant])
         elif isinstance(event, E.HomeRestored) and event.part is not None:  # a part: those that it left out, and no others
             part = event.part

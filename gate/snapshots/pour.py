@@ -24,6 +24,7 @@ from gate.ledger.block import Payload, ReadsBlock, Record, body_hash, decode, de
 from gate.ledger.chain import Head, Heads, ReadsHead
 from gate.ledger.committer import Committer
 from gate.ledger.errors import LedgerError
+from gate.ledger.members import pack_members
 from gate.ledger.replay import stream_state
 from gate.snapshots.carried import Earlier, record_left
 from gate.snapshots.files import Kept, SnapshotDamaged, forgotten, read_kept, read_stream, without
@@ -136,8 +137,9 @@ class Pour:
         for account, t in self._tenants.items():
             unnamed = {seq for tenant, seq in gone if tenant == account and seq <= t.last} - t.erased
             if unnamed:  # the erasure is younger than the copy, and whoever could tell of it isn't there
-                accepted = E.LedgerAccepted(ms=self._now_ms, by=self._wanted.by, position=t.last)
-                self._carried[account].append((E.encode(accepted), None))
+                for _, deltas in pack_members(sorted(unnamed)):
+                    accepted = E.LedgerAccepted(ms=self._now_ms, by=self._wanted.by, position=t.last, deltas=deltas)
+                    self._carried[account].append((E.encode(accepted), None))
             self._carried[account].append(self._note(kept))
 
     def _note(self, kept: Kept) -> Payload:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from bus.frames import CaseStatus
 from gate import ids
+
+_UNSEALED: Final = 1 << 52  # beyond any position, and exact in every language's JSON
 
 
 @dataclass(slots=True)
@@ -37,6 +40,11 @@ class CaseState:
 
     def __post_init__(self) -> None:
         self.text = ids.text("case_", self.id)
+
+    @property
+    def place(self) -> int:
+        """Where it stands in a list: by its seal. One that has none yet stands above all that have."""
+        return self.position or _UNSEALED + self.opened_ms
 
     @property
     def holding(self) -> bool:

@@ -49,6 +49,7 @@ class LegalHold:
     why: str
     members: Members  # ascending
     ms: int
+    position: int
     lifted_ms: int = 0
     text: str = field(init=False)
 

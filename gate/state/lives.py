@@ -28,6 +28,7 @@ class Ended:
     note: str
     members: npt.NDArray[np.int32]  # ascending
     ms: int
+    position: int
     resumed_ms: int = 0
     text: str = field(init=False)
 

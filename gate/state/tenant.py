@@ -24,6 +24,7 @@ from gate.config import DAY_MS
 from gate.containment.closure import Adjacency
 from gate.ledger import events as E
 from gate.ledger.block import members_digest, unpack_members
+from gate.ledger.members import erased_by
 from gate.quotas import DEFAULT, TENANT_READS, TENANT_WRITES, Aging, Bucket
 
 from .cases import CaseState
@@ -249,7 +250,7 @@ class Tenant:
                 self.policy = event.number
                 self.generation = seq
             case E.LedgerAccepted():
-                pass  # a note for people
+                self.columns.erased[erased_by(event, seq)] = event.ms  # whether they were, nobody can say any more
             case E.HomeRestored():
                 self._restored(seq, event)
             case E.MemoryErased():
@@ -260,7 +261,7 @@ class Tenant:
             case E.LegalHoldPlaced():
                 by = self.agents.by_id[event.agent].number
                 members = unpack_members([event.deltas])
-                self.legal_holds[event.hold] = LegalHold(event.hold, by, event.person, note, members, event.ms)
+                self.legal_holds[event.hold] = LegalHold(event.hold, by, event.person, note, members, event.ms, seq)
             case E.LegalHoldLifted():
                 self.legal_holds[event.hold].lifted_ms = event.ms
             case E.LifeExtended():
@@ -269,7 +270,7 @@ class Tenant:
                 for s, expires in event.items:
                     self.columns.at.expires[s] = expires
             case E.LifeEnded():
-                self._ended(event, note)
+                self._ended(seq, event, note)
             case E.LifeResumed():
                 self._resumed(event)
             case _:
@@ -518,10 +519,10 @@ class Tenant:
         c.erased[left] = e.ms
         self.facts += 1
 
-    def _ended(self, e: E.LifeEnded, note: str) -> None:
+    def _ended(self, seq: int, e: E.LifeEnded, note: str) -> None:
         members, ended = unpack_members([e.deltas]), self.columns.ended
         by = self.agents.by_id[e.agent].number
-        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, e.ms)
+        self.ends[e.end] = Ended(e.end, e.why, by, e.person, note, members, e.ms, seq)
         ended[members] = np.where(ended[members] == 0, e.ms, ended[members])
         if e.plan:
             self.plans_used.add(e.plan)

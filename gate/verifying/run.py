@@ -168,7 +168,7 @@ class Verification:
                     continue
                 block = self.survey.block(first, data)
                 if block is not None:
-                    if any(ACCEPTED in meta for section in block.sections for meta, _ in section.events):
+                    if ACCEPTED in data and any(ACCEPTED in meta for section in block.sections for meta, _ in section.events):
                         self.expected.beside_loss = block.header.reads_seq
                     while self.reads_at < min(block.header.reads_seq, reads_seq) and await anext(reads, None) is not None:
                         pass

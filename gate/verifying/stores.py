@@ -115,9 +115,11 @@ class Catalogs:
         catalog.citations += citations
         catalog.checksum += checksum
         right = columns_of(seq, meta, body)
-        if row == columns_of(seq, meta, None) != right:  # its erasure may come later in the ledger
+        if row == right:
+            return
+        if row == columns_of(seq, meta, None):  # its erasure may come later in the ledger
             self._blank.append((account, seq))
-        elif row != right:
+        else:
             fields = [name for name, a, b in zip(COLUMNS, row, right, strict=True) if a != b]
             self._found(f"catalog of tenant {account}: memory {seq} differs from the ledger ({', '.join(fields)})")
 

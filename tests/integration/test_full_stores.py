@@ -21,6 +21,7 @@ from nats.js.api import StreamConfig
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
+from broker_config.streams import LENT_MAX_SHARE, StreamRoom
 from bus.errors import DeadlineExceeded, Unavailable
 
 from .stored import core_client, streams
@@ -153,6 +154,62 @@ def test_a_ledger_that_is_nearly_full_takes_no_drafts_and_leaves_its_rest_to_con
                 await control.agent_revoke("acme", "late")
             await works(memory, "There is room again")
         assert await stored_times(world, "One draft more") == 0
+        assert (await verified(world.home))["ok"]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_containment_fills_is_lent_room_up_to_a_bound_and_a_size_that_is_set_ends_it(world: World) -> None:
+    async def room() -> StreamRoom:
+        async with Control(world.home) as control:
+            return (await control.streams_room({}))[0]
+
+    async def scenario() -> None:
+        note = "found on the way to full; " + "what was seen is told at length " * 28
+        await world.add("kim", role="operator", person="kim", see=("public", "internal", "restricted"))
+        kim = bus.connect_operator(world.home.url, world.creds("kim"), timing=QUICK)
+        async with impatient(world) as memory, kim as desk:
+            root, gone = await memory.write("Kept again and again"), await memory.write("Erased afterwards")
+            for i in range(30):
+                await memory.write(f"Bulk {i} " + "lorem ipsum " * 3_000)
+            async with ledger_filled_to(world, 0.985):
+                size = (await room()).max_bytes
+                held, refusals = 0, Counter[str]()
+                async with asyncio.timeout(90):
+                    while not ((full := await room()).lent == int(size * LENT_MAX_SHARE) and full.at_its_end and refusals):
+                        try:
+                            kept = await desk.place_legal_hold(root.id, note)
+                            held += 1
+                            await desk.lift_legal_hold(kept.hold, note)
+                        except Unavailable as e:
+                            refusals[e.reason] += 1
+                            await asyncio.sleep(0.2)
+                assert size * 1.08 < full.bytes <= full.max_bytes == size + full.lent
+                assert held * 2 * len(note) > 0.03 * size
+                assert refusals.keys() == {"ledger_full"}
+                assert await refused(memory.write("A draft")) == "ledger_full"
+
+                def told() -> bool:
+                    now = supervisor.read_status(world.home)
+                    return now is not None and now.error is not None and now.error.reason == "ledger_full"
+
+                await until(told, "the status says so", 40)
+                shown = await asyncio.to_thread(cordon, world, "status")
+                assert "cordon broker room --ledger" in shown.stderr
+                assert "are lent to it" in world.home.log("supervisor").read_text()
+                shown = await asyncio.to_thread(cordon, world, "broker", "room")
+                assert "are lent" in shown.stdout
+                assert (await asyncio.to_thread(cordon, world, "broker", "room", "--ledger", "1")).returncode == 0
+                assert ((await room()).lent, (await room()).max_bytes) == (0, 1 << 30)
+                receipt = await desk.erase([gone.id], "and the rest goes on")
+                assert receipt.state in ("erasing", "done")
+                await works(memory, "Drafts too")
+
+                def over() -> bool:
+                    now = supervisor.read_status(world.home)
+                    return now is not None and now.error is None
+
+                await until(over, "the status is as before", 40)
         assert (await verified(world.home))["ok"]
 
     asyncio.run(scenario())

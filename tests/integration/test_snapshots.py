@@ -28,8 +28,12 @@ from broker_config.home import Home, write_private
 from broker_config.restore import Restore, Wish
 from broker_config.snapshots import Copy, Snapshots
 from cli.main import run as cordon
+from gate.ledger import erased as erased_copies
+from gate.ledger.block import decode, strip
+from gate.ledger.replay import read_blocks
 
 from .scenes import EXTERNAL, document
+from .stored import any_right, streams
 from .test_erasure import done, found
 from .world import UP_S, World, running, verified
 
@@ -351,8 +355,37 @@ def test_without_its_home_a_snapshot_that_has_forgotten_a_text_still_becomes_a_h
 
         asyncio.run(goes_on())
         assert found(home.path, mark) == set()
+        assert asyncio.run(verified(home))["findings"] == []
+
+        # The same without that text, and without another that nobody had erased when it was made.
+        account = asyncio.run(_taken_away(home, "Fact number 3 about invoices"))
+        lost = asyncio.run(verified(home))["findings"]
+        assert any(finding.startswith(f"tenant {account}: event") and "no erasure names it" in finding for finding in lost), lost
+        supervisor.stop(home)
+        refused = supervisor.start(home, detach=True, ready_timeout_s=UP_S)
+        assert (refused.error.reason if refused.error else "") == "ledger_corrupt"
+
+        # A person accepts that one too, and no other that goes after it.
+        supervisor.stop(home)
+        assert cordon(["rebuild", "--home", str(home.path), "--accept-ledger", "kim"]) == 0
+        assert supervisor.start(home, detach=True, ready_timeout_s=UP_S).state == "ready"
+        assert asyncio.run(verified(home))["findings"] == []
+        asyncio.run(_taken_away(home, "Fact number 4 about invoices"))
+        assert len(asyncio.run(verified(home))["findings"]) > 0
     finally:
         supervisor.stop(home)
+
+
+async def _taken_away(home: Home, text: str) -> str:
+    """A text gone from the ledger as only a thief of every key could take it; its account."""
+    account, seq = next((account, seq) for account, seq, _, content in (await streams(home)).events if content == text)
+    async with any_right(home) as nc:
+        async for block, data in read_blocks(nc, "LEDGER_0", missing=erased_copies.instead(nc, 0)):
+            if any(s.tenant == account and s.seq <= seq <= s.last for s in decode(data, block).sections):
+                await nc.jetstream().publish(erased_copies.subjects(0, block)[0], strip(data, {(account, seq)}))
+                await nc.jetstream().delete_msg("LEDGER_0", block)
+                return account
+    raise AssertionError(text)
 
 
 @pytest.mark.slow

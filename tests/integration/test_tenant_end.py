@@ -304,8 +304,7 @@ def _restored(world: World) -> None:
         there = Home(Path(made["home"]))
         supervisor.start(there, detach=True, ready_timeout_s=UP_S)
         try:
-            if name == "beside":  # alone it can only accept what it doesn't have
-                assert asyncio.run(verified(there))["findings"] == []
+            assert asyncio.run(verified(there))["findings"] == [], name
             assert found(there.path, "halyard-of-gone-0") == set(), name
             assert found(there.path, "neighbour-of-gone-0"), name
         finally:

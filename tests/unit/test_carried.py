@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from gate.config import ProjectSettings, decode_settings, encode_settings
 from gate.ledger import events as E
@@ -98,6 +99,15 @@ def test_an_erasure_names_what_was_there_and_one_of_later_memories_is_left_out()
     assert (unpack_members([first.deltas]).tolist(), first.count) == ([5], 1)
     assert list(t.erasures) == [b"e" * 16]
     assert t.erasures[b"e" * 16].done_ms
+
+
+def test_an_accepted_loss_names_what_was_there_and_that_alone_counts_as_erased() -> None:
+    [(_, deltas)] = pack_members([5, 6])
+    found, t = carried([memory(1), memory(2)], [memory(3), E.LedgerAccepted(ms=MS, by="kim", position=6, deltas=deltas)])
+    [accepted] = found
+    assert isinstance(accepted, E.LedgerAccepted)
+    assert unpack_members([accepted.deltas]).tolist() == [5]
+    assert np.flatnonzero(t.columns.erased).tolist() == [5]
 
 
 def test_an_end_is_carried_over_with_its_resumption_and_what_would_have_memories_live_on_is_not() -> None:

@@ -120,6 +120,24 @@ def test_a_rollback_holds_what_its_operator_may_not_see_and_its_release_lets_it_
     assert seen == {"held": " ".join(["held"] * 6), "released": " ".join(["active"] * 6)}
 
 
+@pytest.mark.parametrize("secret", [True, False])
+def test_a_context_tells_neither_how_many_nor_that_it_was_served_any_that_its_asker_may_not_see(secret: bool) -> None:
+    async def scenario() -> None:
+        async with bus.testing.bus() as world:
+            cast = Cast(world)
+            plain = [(await cast.alice.write(f"The depot opens at {hour}")).id for hour in ("six", "seven")]
+            hidden = [(await cast.alice.write("The vault's code is 4471", classification=SECRET)).id] if secret else []
+            await cast.spy.get(plain + hidden)
+            for desk, served, highest in (
+                (cast.clerk, 2, "internal"),
+                (cast.chief, 2 + secret, SECRET if secret else "internal"),
+            ):
+                told = await desk.context("spy")
+                assert (told.served, told.classification, told.recalls) == (served, highest, 1)
+
+    asyncio.run(scenario())
+
+
 def test_a_case_of_restricted_memories_alone_is_unknown_to_who_may_not_see_them() -> None:
     async def scenario() -> None:
         async with bus.testing.bus() as world:

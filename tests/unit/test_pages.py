@@ -16,9 +16,12 @@ from bus.frames import (
     AdminRequest,
     AdmProject,
     AdmTenant,
+    Answer,
+    CaseQuery,
     ErasureQuery,
     Frame,
     LegalHoldRequest,
+    Prune,
     Trace,
     TraceAnswer,
 )
@@ -56,8 +59,8 @@ def run(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-async def pages_of(ask: Ask) -> list[Any]:
-    """All pages; each fits into a message with room to spare."""
+async def pages_of(ask: Ask, *, up: bool = True) -> list[Any]:
+    """All pages; each fits into a message with room to spare. `up`: whether cursors rise, as of all but lists of the newest."""
     pages, cursor = [], 0
     while True:
         page = await ask(cursor)
@@ -66,7 +69,7 @@ async def pages_of(ask: Ask) -> list[Any]:
         following = page.result["next"] if isinstance(page, frames.Done) else page.next
         if following is None:
             return pages
-        assert following > cursor
+        assert following > cursor if up or not cursor else following < cursor
         cursor = following
 
 
@@ -121,7 +124,7 @@ def test_legal_holds_and_erasures_come_in_pages() -> None:
         story, requests = desk.story, Requests(cast(Shard, desk.shard))
         members = [story.memory(desk.writer) for _ in range(PAGE_ITEMS_MAX)]
         _legal_holds(story, desk.ops, members, 100)
-        pages = await pages_of(lambda cursor: requests.legal_hold(desk.ops, LegalHoldRequest(cursor=cursor)))
+        pages = await pages_of(lambda cursor: requests.legal_hold(desk.ops, LegalHoldRequest(cursor=cursor)), up=False)
         assert len(pages) > 2
         holds = [hold for page in pages for hold in page.holds]
         assert len({hold.hold for hold in holds}) == len(holds) == 100
@@ -129,6 +132,45 @@ def test_legal_holds_and_erasures_come_in_pages() -> None:
         assert requests.receipts(desk.ops, ErasureQuery()).next is None
 
     run(scenario)
+
+
+def test_what_comes_in_between_two_pages_of_a_list_neither_doubles_nor_hides_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in ("gate.operators.CASES_MAX", "gate.erasure.requests.LISTED_MAX", "gate.lifecycle.pruning.LISTED_MAX"):
+        monkeypatch.setattr(where, 2)
+
+    async def scenario() -> None:
+        async with bus.testing.bus() as world:
+            alice, desk = world.agent("alice"), world.operator("ops", person="kim")
+
+            async def entry(i: int) -> dict[str, str]:
+                """One more of each list."""
+                held, erased = await alice.write(f"Held, number {i}"), await alice.write(f"Erased, number {i}")
+                await alice.write(f"Noted in passing, number {i}", scope="operational")
+                await desk.close_context("alice", "a new day")
+                case = await desk.hold_now(held.id, "forged")
+                legal = (await desk.place_legal_hold(held.id, "a case at court")).hold
+                erasure = (await desk.erase(erased.id, "asked for")).erasure
+                return {"case": case.case, "legal": legal, "erasure": erasure, "end": (await desk.ends())[0].end}
+
+            lists: dict[str, tuple[Callable[[int], Any], str, str]] = {
+                "case": (lambda cursor: CaseQuery(cursor=cursor), "cases", "case"),
+                "legal": (lambda cursor: LegalHoldRequest(cursor=cursor), "holds", "hold"),
+                "end": (lambda cursor: Prune(action="list", cursor=cursor), "ends", "end"),
+                "erasure": (lambda cursor: ErasureQuery(cursor=cursor), "erasures", "erasure"),
+            }
+            there = [await entry(i) for i in range(5)]
+            pages: dict[str, list[Any]] = {kind: [await desk._look(make(0), Answer)] for kind, (make, _, _) in lists.items()}
+            for i in range(5, 7):
+                await entry(i)
+                for kind, (make, _, _) in lists.items():
+                    pages[kind].append(await desk._look(make(pages[kind][-1].next), Answer))
+            for kind, (_, name, id_) in lists.items():
+                found = [getattr(x, id_) for page in pages[kind] for x in getattr(page, name)]
+                assert (found, pages[kind][-1].next) == ([x[kind] for x in reversed(there)], None), kind
+            whole = (desk.cases(), desk.legal_holds(), desk.erasures(), desk.ends())
+            assert [len(await asked) for asked in whole] == [7] * 4
+
+    asyncio.run(scenario())
 
 
 def test_why_and_context_name_the_newest_cases_and_count_them_all(monkeypatch: pytest.MonkeyPatch) -> None:

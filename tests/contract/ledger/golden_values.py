@@ -106,6 +106,7 @@ EVENTS: dict[str, E.AnyEvent] = {
     ),
     "policy_changed": E.PolicyChanged(ms=MS, number=6, registry=raw(16, 32), by="U1"),
     "ledger_accepted": E.LedgerAccepted(ms=MS, by="U1", position=70_000),
+    "ledger_accepted.bodies": E.LedgerAccepted(ms=MS, by="U1", position=70_000, deltas=b"\x05\x01"),
     "home_restored": E.HomeRestored(
         ms=MS, by="kim", source="0a" * 16, block=70_000, at=MS - 9, later=70_009, read_only=True, body=NOTE_HASH
     ),
