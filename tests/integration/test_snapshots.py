@@ -26,7 +26,7 @@ from broker_config.control import Control
 from broker_config.drills import Drill
 from broker_config.home import Home, write_private
 from broker_config.restore import Restore, Wish
-from broker_config.snapshots import Copy, Snapshots
+from broker_config.snapshots import Copy, Snapshots, alone_in
 from cli.main import run as cordon
 
 from .scenes import EXTERNAL, document
@@ -207,7 +207,7 @@ def test_what_is_damaged_is_named_with_its_file_and_not_restored(world: World, t
     damages: dict[str, Callable[[bytes], bytes]] = {
         next(copy.folder.glob("ledger-*.seg")).name: lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:],
         next(copy.folder.glob("reads-*.seg")).name: lambda data: data[:-1],
-        "trust/operator.jwt": lambda data: data + b" ",
+        f"{copy.manifest.under}/trust/operator.jwt": lambda data: data + b" ",
         "streams.json": lambda data: data.replace(b'"last"', b'"lost"'),
     }
     for n, (name, damage) in enumerate(damages.items()):
@@ -220,6 +220,11 @@ def test_what_is_damaged_is_named_with_its_file_and_not_restored(world: World, t
             Restore(world.home, bad).run(Wish(into=tmp_path / "home", by="kim"))
         assert (refused.value.reason, str(folder / name) in refused.value.message) == ("snapshot_damaged", True), name
         assert not (tmp_path / "home").exists()
+    strange = copy.files / "policy" / "acme" / "p9.toml"
+    strange.parent.mkdir(parents=True, exist_ok=True)
+    strange.write_text('mode = "shadow"')
+    assert Snapshots(world.home).verify(copy)["findings"] == [f"{strange}: the copy didn't have it"]
+    strange.unlink()
     (copy.folder / next(copy.folder.glob("ledger-*.seg")).name).unlink()
     with pytest.raises(bus.Rejected, match=r"ledger-.*\.seg"):
         Restore(world.home, copy).run(Wish(into=tmp_path / "home", by="kim"))
@@ -241,6 +246,17 @@ def test_a_snapshot_that_was_killed_while_it_was_made_is_none_and_the_next_is_wh
     copy = snapshots.create("killed")
     assert not part.exists()
     assert snapshots.verify(copy)["findings"] == []
+
+
+def test_two_backups_into_one_folder_do_not_run_at_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots = Snapshots(world.home)
+    snapshots.backup(tmp_path / "backup")
+    monkeypatch.setattr(copies, "BUSY_WAIT_S", 0.1)
+    with alone_in(tmp_path / "backup"), pytest.raises(bus.Conflict) as busy:
+        snapshots.backup(tmp_path / "backup")
+    assert busy.value.reason == "snapshot_busy"
+    _, new = snapshots.backup(tmp_path / "backup")
+    assert new == 0
 
 
 def test_a_snapshot_waits_for_what_a_killed_one_had_started_and_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
