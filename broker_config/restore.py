@@ -98,6 +98,7 @@ class Restore:
             _leave_out_tenants(new, wish.only["tenant"])
         made = self._pour(new, source, wish, why_not)
         made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
+        made["source"] = str(source.path.absolute()) if source is not None else ""  # see followed
         write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return made
 

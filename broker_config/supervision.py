@@ -26,6 +26,7 @@ import msgspec
 from bus.errors import ConfigError, CordonError, Unavailable
 
 from .control import Control
+from .followed import Followed
 from .home import Home
 from .processes import read_pid, spawn, stop_child, write_pid
 from .scheduled import Scheduled
@@ -111,6 +112,7 @@ class Supervisor:
         self._error: Problem | None = None
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
         self._scheduled = Scheduled(home)
+        self._followed = Followed(home)
         self._was_ready = False
         self._unstick_at = 0.0
         self._shown: Status | None = None
@@ -143,6 +145,7 @@ class Supervisor:
         self._url = self.home.url
         self.home.check_private()
         Trust(self.home, time.time).create()
+        self._follow(self._followed.before_start)
         write_pid(self.home.pid_file("supervisor"), os.getpid())
         self._show()
 
@@ -162,6 +165,13 @@ class Supervisor:
                 self._start_beside(name)
         if ready:
             self._scheduled.tick(now)
+            self._follow(lambda: self._followed.tick(now))
+
+    def _follow(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (CordonError, OSError, ValueError) as e:
+            self._log(f"what the home that this one was made of has revoked can't be taken over yet: {e}")
 
     def _unstick(self, now: float) -> None:
         """After its disk was full a broker stores nothing until it is started again, whatever room there is by then."""

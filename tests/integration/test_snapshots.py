@@ -33,6 +33,7 @@ from .scenes import EXTERNAL, document
 from .test_erasure import done, found
 from .world import UP_S, World, running, verified
 
+QUICK = bus.Timing(request_s=0.5, deadline_s=1.5)
 MARK = "zanzibar-ledger-marker"
 
 
@@ -140,6 +141,43 @@ def test_what_was_erased_held_or_revoked_after_the_snapshot_stays_so_in_a_home_m
 
         asyncio.run(look())
         assert asyncio.run(verified(there.home))["findings"] == []
+
+
+@pytest.mark.slow
+def test_a_home_to_look_at_cuts_whom_the_live_one_revokes_later_and_takes_nothing_of_it_back(world: World) -> None:
+    async def reads(at: World, name: str) -> bool:
+        try:
+            async with bus.connect(at.home.url, at.creds(name), project="p1", timing=QUICK) as memory:
+                return bool((await memory.query("invoices")).admitted)
+        except bus.Denied:
+            return False
+
+    async def revoked(name: str) -> None:
+        async with Control(world.home) as control:
+            await control.agent_revoke("acme", name)
+
+    async def cut(at: World, name: str) -> None:
+        async with at.agent("stays") as stays:
+            await stays.query("invoices")
+            await revoked(name)
+            deadline = time.monotonic() + UP_S
+            while await reads(at, name):
+                assert time.monotonic() < deadline
+            assert (await stays.query("invoices")).admitted, "nobody else is cut"
+
+    for name in ("stays", "cut-later", "cut-while-down"):
+        asyncio.run(world.add(name, "p1"))
+    copy = Snapshots(world.home).create("before-cuts")
+    with restored(world, copy) as there:
+        assert asyncio.run(reads(there, "cut-later"))
+        asyncio.run(cut(there, "cut-later"))
+        assert asyncio.run(reads(there, "cut-while-down"))
+        supervisor.stop(there.home)
+        asyncio.run(revoked("cut-while-down"))
+        assert supervisor.start(there.home, detach=True, ready_timeout_s=UP_S).state == "ready"
+        assert not asyncio.run(reads(there, "cut-while-down")), "from its first moment on"
+        assert not asyncio.run(reads(there, "cut-later"))
+        assert asyncio.run(reads(there, "stays"))
 
 
 @pytest.mark.slow
