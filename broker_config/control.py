@@ -76,13 +76,22 @@ class Control:
         Where the gatekeeper doesn't serve nothing is made: keys of a tenant that isn't there would only be in the way.
         """
         async with self._changing_trust():
-            await self._ask(AdmTenant())
+            self._check_not_lost(name, await self.tenant_list())
             tenant = self.trust.make_tenant(name)
             await self.push_account(self.trust.tenant_jwt(tenant))
             await self._ask(AdmRegistry(jwt=self.trust.write_registry()))
             return await self._ask(
                 AdmTenant(action="add", account=tenant.account, name=tenant.name, user_key=tenant.user_key)
             )  # fmt: skip
+
+    def _check_not_lost(self, name: str, known: list[dict[str, Any]]) -> None:
+        """New keys in the place of lost ones would be another tenant's, and the key of its end users' ids be gone for good."""
+        if name not in self.trust.tenant_names() and any(r["name"] == name and r["state"] != "deleted" for r in known):
+            raise ConfigError(
+                f"The ledger has tenant {name}, and {self.home.tenant_trust(name)} hasn't its account's key.",
+                reason="trust_lost",
+                advice="Put that folder back from a copy that was made --with-keys.",
+            )
 
     async def tenant_list(self) -> list[dict[str, Any]]:
         return [row async for row in self._pages(AdmTenant(), "tenants")]

@@ -297,6 +297,15 @@ class Home:
 
     # --- what it does
     @property
+    def was_used(self) -> bool:
+        """Whether it has had tenants or a ledger: what is missing then was lost, not never made."""
+        return self.streams(0).exists() or self.had_tenants or any(self.broker_js.glob("*"))
+
+    @property
+    def had_tenants(self) -> bool:
+        return any(self.tenants.glob("*/*"))
+
+    @property
     def exists(self) -> bool:
         return self.config.exists() and self.operator_jwt.exists()
 

@@ -98,6 +98,7 @@ class Restore:
             _leave_out_tenants(new, wish.only["tenant"])
         made = self._pour(new, source, wish, why_not)
         made = {"home": str(into), "snapshot": self._copy.manifest.name, "by": wish.by, "why": wish.why, **made}
+        made["source"] = str(source.path.absolute()) if source is not None else ""  # see followed
         write_private(new.restored, msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
         return made
 
@@ -111,23 +112,23 @@ class Restore:
 
     def _furnish(self, new: Home, source: Home | None, *, read_only: bool) -> None:
         """Settings, policy, trust and credentials: as they are now where the source is there, else as the copy has them."""
-        folder = self._copy.folder
+        files = self._copy.files
         if source is not None:
             trees = [(source.trust, new.trust), (source.creds, new.creds), (source.broker_jwt, new.broker_jwt)]
             trees.append((source.path / "policy", new.path / "policy"))
             with trust_still(source):
                 _copy_trees(trees)
         elif self._copy.manifest.keys:
-            keys = folder / KEYS
+            keys = files / KEYS
             _copy_trees([(keys / "trust", new.trust), (keys / "creds", new.creds)])
-            _copy_trees([(folder / "jwt", new.broker_jwt), (folder / "policy", new.path / "policy")])
+            _copy_trees([(files / "jwt", new.broker_jwt), (files / "policy", new.path / "policy")])
         else:
             raise Rejected(
                 "This copy has no keys, and the home that has them isn't there.",
                 reason="keys_missing",
                 advice="Say where that home is with --home, or use a copy that was made --with-keys.",
             )
-        settings = source.settings() if source is not None else _settings_of(folder, new)
+        settings = source.settings() if source is not None else _settings_of(files, new)
         kept = msgspec.structs.replace(settings, port=new.settings().port, read_only=read_only, servers=[], ca="")
         write_private(new.config, rendered(kept, "Restored: see restored.json."))
 

@@ -18,7 +18,7 @@ import time
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import Final, NamedTuple
 
 from bus.errors import ConfigError, Unavailable
 from bus.identity import verify_jwt
@@ -75,25 +75,44 @@ def server_version(path: Path) -> tuple[int, int, int]:
 
 
 # --- configuration ----------------------------------------------------------------------------------
+class Public(NamedTuple):
+    """An operator's or account's JWT, and whose it is."""
+
+    token: str
+    subject: str
+
+
 def render(home: Home) -> str:
     """The server's configuration for this home. Values are quoted, so a path may hold any character."""
     operator, system, core = (
-        p.read_text() for p in (home.operator_jwt, home.sys_trust / "account.jwt", home.core_trust / "account.jwt")
+        _trusted(path) for path in (home.operator_jwt, home.sys_trust / "account.jwt", home.core_trust / "account.jwt")
     )
     values = {
         "server_name": "cordon-0",
         "listen": f"127.0.0.1:{home.settings().port}",
-        "operator_jwt": operator,
-        "system_account": verify_jwt(system).subject,
-        "system_jwt": system,
-        "core_account": verify_jwt(core).subject,
-        "core_jwt": core,
+        "operator_jwt": operator.token,
+        "system_account": system.subject,
+        "system_jwt": system.token,
+        "core_account": core.subject,
+        "core_jwt": core.token,
         "jwt_dir": str(home.broker_jwt),
         "js_dir": str(home.broker_js),
     }
     template = Template(resources.files("broker_config").joinpath("server.conf").read_text())
     quoted = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
     return template.substitute(quoted, max_file_bytes=MAX_FILE_BYTES)
+
+
+def _trusted(path: Path) -> Public:
+    """`ConfigError` (trust_damaged) names a file of the trust tree that can't be used."""
+    try:
+        token = path.read_text()
+        return Public(token, verify_jwt(token.strip()).subject)
+    except (OSError, ValueError, ConfigError) as e:
+        why = e.message if isinstance(e, ConfigError) else "it is no text" if isinstance(e, ValueError) else e.strerror
+        raise ConfigError(
+            f"{path} can't be used: {why}", reason="trust_damaged", advice="Put it back from a copy: each snapshot has it."
+        ) from None
 
 
 def check_config(server: Path, home: Home) -> None:

@@ -3,8 +3,9 @@
 A snapshot is a folder of its own, made beside its place and renamed when it is whole; segments of the one before it are shared by
 hard links. A backup is one folder that is brought up to date. Live state and stores are in neither: they are replayed.
 
-Invariants: no seed and no credential is in a copy unless keys were asked for, and then nobody else may enter its folder; the
-manifest is written last. Segments are proven by the chain's own hashes (gate.snapshots), the other files by their SHA-256.
+Invariants: no seed and no credential is in a copy unless keys were asked for, and then nobody else may enter its folder; files
+but segments are never replaced: each run writes them into a new folder (`files-N`), which counts when the manifest, written last,
+names it. Segments are proven by the chain's own hashes (gate.snapshots), the other files by their SHA-256.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -36,6 +37,7 @@ MANIFEST: Final = "manifest.json"
 STREAMS: Final = "streams.json"  # written by the gatekeeper's program
 FORGOTTEN: Final = "forgotten.json"  # likewise: texts that were erased after the copy was made
 KEYS: Final = "keys"
+FILES: Final = "files-"  # and a number: the folder of what isn't the ledger
 VERSION: Final = 1
 BUSY_WAIT_S: Final = 5.0  # for the lock: what a killed one had started ends within this
 BUSY_POLL_S: Final = 0.02
@@ -52,7 +54,8 @@ def unsaid(_: dict[str, Any]) -> None:
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """manifest.json. `source`: id of the home's ledger; `operator`: public key of its operator; `block`, `hash`: where the ledger
-    ended; `at_ms`: when that block was decided; `files`: SHA-256 of everything but the segments and streams.json.
+    ended; `at_ms`: when that block was decided; `files`: SHA-256 of everything but the segments and streams.json, by the path in
+    the folder `under`.
     """
 
     v: int = VERSION
@@ -67,6 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     memories: int
     keys: bool = False
+    under: Annotated[str, msgspec.Meta(pattern=f"^{FILES}[0-9]{{1,9}}$")]
     files: dict[str, str] = {}
 
 
@@ -75,6 +79,11 @@ class Copy(msgspec.Struct, frozen=True):
 
     folder: Path
     manifest: Manifest
+
+    @property
+    def files(self) -> Path:
+        """Where policy/, trust/ and the like are."""
+        return self.folder / self.manifest.under
 
 
 class Snapshots:
@@ -114,13 +123,14 @@ class Snapshots:
         folder = to.expanduser().absolute()
         if keys:
             _check_closed(folder if folder.exists() else folder.parent)
-        if folder.exists() and any(folder.iterdir()) and not (folder / STREAMS).exists() and not list(folder.glob("*.seg")):
+        if list(folder.glob("[!.]*")) and not (folder / STREAMS).exists() and not list(folder.glob("*.seg")):
             raise Conflict(
                 f"{folder} has something else in it than a backup.", reason="not_a_backup", advice="Name an empty folder."
             )
         private_folder(folder)
-        was = read_manifest(folder).block if (folder / MANIFEST).exists() else 0
-        self._fill(folder, folder.name, keys=keys)
+        with alone_in(folder) as lock:
+            was = read_manifest(folder).block if (folder / MANIFEST).exists() else 0
+            self._fill(folder, folder.name, keys=keys, keep=(lock,))
         copy = Copy(folder, read_manifest(folder))
         return copy, copy.manifest.block - was
 
@@ -136,12 +146,14 @@ class Snapshots:
         result(self.capture(folder, keep))
         # Without what was erased meanwhile: from the first on the gatekeeper sees this folder.
         kept = result(self.capture(folder, keep))
+        before = [path for path in folder.glob(f"{FILES}*") if path.name.removeprefix(FILES).isdecimal()]
+        under = f"{FILES}{max((int(path.name.removeprefix(FILES)) for path in before), default=0) + 1}"
         with trust_still(self.home):
-            files = self._files(folder, keys=keys)
+            files = self._files(folder / under, keys=keys)
         ledger = kept["ledger"]
         manifest = Manifest(
             name=name,
-            made=utc(self._clock(), "seconds"),
+            made=utc(self._clock()),
             source=ledger["identity"],
             operator=operator_of(self.home.operator_jwt),
             block=ledger["last"],
@@ -151,9 +163,12 @@ class Snapshots:
             events=kept["events"],
             memories=kept["memories"],
             keys=keys,
+            under=under,
             files=files,
         )
         write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode() + "\n")
+        for old in before:
+            shutil.rmtree(old)
 
     def capture(self, folder: Path, keep: tuple[int, ...] = ()) -> Ended:
         """The ledger's new blocks into `folder`; beside a home that is up, or with its broker started for a while.
@@ -167,7 +182,7 @@ class Snapshots:
             return run_gate(self.home, *mode, say=self._say, keep=keep)
 
     def _files(self, folder: Path, *, keys: bool) -> dict[str, str]:
-        """Copy all but the ledger; relative path → SHA-256."""
+        """Copy all but the ledger into a new folder; relative path → SHA-256."""
         home, wanted = self.home, [(self.home.config, "cordon.toml")]
         wanted += [(p, f"policy/{p.relative_to(home.path / 'policy')}") for p in _files_of(home.path / "policy", ("*",))]
         wanted += [(p, f"trust/{p.relative_to(home.trust)}") for p in _files_of(home.trust, PUBLIC)]
@@ -175,8 +190,6 @@ class Snapshots:
         if keys:
             for under in (home.trust, home.creds):
                 wanted += [(p, f"{KEYS}/{p.relative_to(home.path)}") for p in _files_of(under, ("*",))]
-        for old in ("policy", "trust", "jwt", KEYS):
-            shutil.rmtree(folder / old, ignore_errors=True)
         sums = {}
         for path, name in wanted:
             data = path.read_bytes()
@@ -205,7 +218,7 @@ class Snapshots:
 
     def verify(self, copy: Copy) -> dict[str, Any]:
         """Every block and file read again: {ok, findings, findings_count, blocks, events, seconds}."""
-        wrong = [*wrong_files(copy), *wrong_registry(copy)]
+        wrong = [*wrong_files(copy), *wrong_registry(copy.files / "trust")]
         ended = run_gate(self.home, "--check", str(copy.folder), say=self._say)
         found = result(ended, found_is_fine=True)
         return {
@@ -221,7 +234,7 @@ class Snapshots:
         """
         if not self.home.snapshots.exists():
             return []
-        now = utc(self._clock(), "seconds")
+        now = utc(self._clock())
         with alone_in(self.home.snapshots):
             mine = [copy for copy in self.all() if copy.manifest.name.startswith(prefix)]
             # By what they hold: a time from the future is of a clock that was wrong.
@@ -269,12 +282,13 @@ def wrong_files(copy: Copy) -> list[str]:
     """What isn't as the manifest says, as sentences."""
     found = []
     for name, sum_ in copy.manifest.files.items():
-        path = copy.folder / name
+        path = copy.files / name
         try:
             if hashlib.sha256(path.read_bytes()).hexdigest() != sum_:
                 found.append(f"{path}: it isn't what was written")
         except OSError as e:
             found.append(f"{path}: {e.strerror}")
+    found += [f"{path}: the copy didn't have it" for path in _files_of(copy.files, ("*",)) if not _named(copy, path)]
     streams, m = copy.folder / STREAMS, copy.manifest
     try:
         ledger = msgspec.json.decode(streams.read_bytes())["ledger"]
@@ -286,9 +300,13 @@ def wrong_files(copy: Copy) -> list[str]:
     return found
 
 
-def wrong_registry(copy: Copy) -> list[str]:
-    """A registry that was damaged in the home already, and was copied as it was: a sentence. A restore makes its own."""
-    registry, operator = copy.folder / "trust/registry.jwt", copy.folder / "trust/operator.jwt"
+def _named(copy: Copy, path: Path) -> bool:
+    return str(path.relative_to(copy.files)) in copy.manifest.files
+
+
+def wrong_registry(trust: Path) -> list[str]:
+    """Of a home's trust/, or a copy's, which has it as it was: a sentence if the registry is damaged. A restore makes its own."""
+    registry, operator = trust / "registry.jwt", trust / "operator.jwt"
     try:
         verify_registry(registry.read_text(), operator.read_text())
     except (ConfigError, OSError, ValueError) as e:
@@ -320,7 +338,7 @@ def operator_of(jwt: Path) -> str:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[int]:
-    """One process at a time makes or removes snapshots there. `Conflict` (snapshot_busy) if another one does.
+    """One process at a time makes or removes copies there. `Conflict` (snapshot_busy) if another one does.
 
     The lock's descriptor goes to whom it starts: of one that was killed, what it started holds the lock till it has ended, too.
     """
@@ -329,7 +347,7 @@ def alone_in(folder: Path) -> Iterator[int]:
         while not try_lock(lock.fileno()):
             if time.monotonic() > deadline:
                 raise Conflict(
-                    f"Another process makes or removes snapshots in {folder}.",
+                    f"Another process makes or removes copies in {folder}.",
                     reason="snapshot_busy",
                     advice="Wait for it to end.",
                 )

@@ -156,10 +156,10 @@ def _failed(e: Exception) -> Unavailable:
 
 
 async def ensure_streams(
-    client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1, reads_first: int = 1
+    client: Client, home: Home, shard: int = 0, *, shared: bool = False, replicas: int = 1, reads_first: int = 0
 ) -> dict[str, str]:
     """Stream name → the random id in its metadata. Makes the streams at the first up only; `client` is the admin's.
-    `reads_first`: the number that the first READS block gets, where a copy has none before it.
+    `reads_first`: of a copy, the number of its first READS block. Any other home that has had tenants has had its streams.
 
     Raises ConfigError (stream_missing, stream_replaced) or Unavailable (JetStream doesn't answer).
     """
@@ -168,7 +168,7 @@ async def ensure_streams(
         if marker.exists():
             return await _check(client.jetstream(), _known(marker))
         ids = {
-            config.name or "": await _create(client.jetstream(), config)
+            config.name or "": await _create(client.jetstream(), config, lost=not reads_first and home.had_tenants)
             for config in stream_configs(shard, shared=shared, replicas=replicas, reads_first=reads_first)
         }
     except (NatsError, TimeoutError) as e:
@@ -188,9 +188,11 @@ def _known(marker: Path) -> dict[str, str]:
         ) from None
 
 
-async def _create(js: JetStreamContext, config: StreamConfig) -> str:
-    """Make a stream, or adopt the one that a first up made before it was killed."""
+async def _create(js: JetStreamContext, config: StreamConfig, *, lost: bool) -> str:
+    """Make a stream, or adopt the one that a first up made before it was killed. `lost`: one that isn't there was."""
     id_ = await _stream_id(js, config.name or "")
+    if id_ is None and lost:
+        raise _gone(config.name or "", "missing", "stream_missing")
     if id_ is None:
         id_ = os.urandom(16).hex()
         config.metadata = {METADATA_KEY: id_}
@@ -202,13 +204,18 @@ async def _check(js: JetStreamContext, ids: dict[str, str]) -> dict[str, str]:
     for name, expected in ids.items():
         found = await _stream_id(js, name)
         if found != expected:
-            how = "missing" if found is None else "not the one that this home made"
-            raise ConfigError(
-                f"Stream {name} is {how}: its content is lost or elsewhere.",
-                reason="stream_missing" if found is None else "stream_replaced",
-                advice="Restore broker/js from a backup. Nothing is recreated by itself, because that would hide the loss.",
-            )
+            if found is None:
+                raise _gone(name, "missing", "stream_missing")
+            raise _gone(name, "not the one that this home made", "stream_replaced")
     return ids
+
+
+def _gone(name: str, how: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"Stream {name} is {how}: its content is lost or elsewhere.",
+        reason=reason,
+        advice="Restore broker/js from a backup. Nothing is recreated by itself, because that would hide the loss.",
+    )
 
 
 async def _stream_id(js: JetStreamContext, name: str) -> str | None:

@@ -26,6 +26,7 @@ import msgspec
 from bus.errors import ConfigError, CordonError, Unavailable
 
 from .control import Control
+from .followed import Followed
 from .home import Home
 from .ledger_room import LedgerRoom
 from .processes import read_pid, spawn, stop_child, write_pid
@@ -113,6 +114,7 @@ class Supervisor:
         self._left: dict[str, Problem] = {}  # what runs beside and is not started again, and why
         self._scheduled = Scheduled(home)
         self._room = LedgerRoom(home)
+        self._followed = Followed(home)
         self._was_ready = False
         self._unstick_at = 0.0
         self._shown: Status | None = None
@@ -144,6 +146,7 @@ class Supervisor:
         self._url = self.home.url
         self.home.check_private()
         Trust(self.home, time.time).create()
+        self._follow(self._followed.before_start)
         write_pid(self.home.pid_file("supervisor"), os.getpid())
         self._show("starting")
 
@@ -167,7 +170,14 @@ class Supervisor:
             self._scheduled.tick(now)
             if said := self._room.tick(now):
                 self._log(said)
+            self._follow(lambda: self._followed.tick(now))
         return state
+
+    def _follow(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (CordonError, OSError, ValueError) as e:
+            self._log(f"what the home that this one was made of has revoked can't be taken over yet: {e}")
 
     def _unstick(self, now: float) -> None:
         """After its disk was full a broker stores nothing until it is started again, whatever room there is by then."""

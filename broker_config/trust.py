@@ -17,9 +17,9 @@ from typing import Final
 
 import msgspec
 
-from bus.errors import Conflict, Rejected
+from bus.errors import ConfigError, Conflict, Rejected
 from bus.frames import CLASSIFICATIONS
-from bus.identity import Keypair, RegistryEntry, creds_text, derived_user_key, keypair, registry_jwt, user_token
+from bus.identity import USER_KEY_BYTES, Keypair, RegistryEntry, creds_text, derived_user_key, keypair, registry_jwt, user_token
 from bus.subjects import is_user_token, token
 
 from . import claims
@@ -30,7 +30,6 @@ from .roles import DELEGATED, ROLES, Role, registry_entry, scope
 STREAM_KINDS: Final = ("LEDGER", "READS", "ERASED")
 REPLY_TTL_NS: Final = 60_000_000_000  # a hold over a large tenant answers late; longer than any request deadline
 SEE_DEFAULT: Final = ("public", "internal")  # restricted only when asked
-USER_KEY_BYTES: Final = 32
 EVERYBODY: Final = "*"  # in revocations
 
 CORE_EXPORTS: Final = (
@@ -146,10 +145,18 @@ class Trust:
         self._clock = clock
 
     def create(self) -> None:
-        """Make the whole tree unless it is there."""
+        """Make the whole tree unless it is there. `ConfigError` (trust_lost) where it was there: another one in its place would
+        take every credential its worth, and overwrite the seeds that are left.
+        """
         home = self.home
         if home.operator_jwt.exists():
             return
+        if home.was_used:
+            raise ConfigError(
+                f"{home.operator_jwt} is missing, and this home has been used.",
+                reason="trust_lost",
+                advice=f"Put it back from a copy: each snapshot has it, and one that was made --with-keys all of {home.trust}.",
+            )
         operator, signing, system, core = keypair("operator"), keypair("operator"), keypair("account"), keypair("account")
         write_private(home.operator_seed, operator.seed)
         write_private(home.operator_signing_seed, signing.seed)

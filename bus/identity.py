@@ -318,6 +318,9 @@ def parse_creds(text: str) -> Credential:
     )
 
 
+USER_KEY_BYTES: Final = 32
+
+
 def derived_user_key(master: bytes, account: str) -> bytes:
     """The key for the ids of one tenant's end users, for homes that share one master key among several gatekeepers."""
     return hmac.digest(master, b"cordon.user-ids.1\0" + account.encode(), "sha256")

@@ -226,7 +226,7 @@ def _tell(call: Call, copy: Copy, more: dict[str, int] | None = None) -> int | N
     """What was made. Exit 5 where the home's registry was damaged before: it is whole but for that."""
     from broker_config.snapshots import wrong_registry
 
-    found = wrong_registry(copy)
+    found = wrong_registry(copy.files / "trust")
     if call.json:
         print_json(_document(copy) | (more or {}) | {"findings": found})
     else:

@@ -6,8 +6,9 @@ Invariants: it never goes back, nor behind the newest block of the ledger that i
 for a moment expires nothing; one that stays there for STAYED_S is followed, unless it is so far off (AHEAD_MAX_S) that a person
 must say so. A clock that is set back is waited for by going slower (SLOWER), if it isn't by more than BEHIND_MAX_S.
 
-A leap of more than LEAP_MS was seen by nobody: the home was down, or its clock is wrong. What time ends for good (what a context
-had in its head, the hold of suspects) doesn't count it; what is only looked at with the time of now (expiry) does.
+A leap was seen by nobody: the home was down, or its clock is wrong. What time ends for good (what a context had in its head, the
+hold of suspects) doesn't count it; what is only looked at with the time of now (expiry) does. One of the machine's clock is known
+from JUMP_MS on, while this process lives; between two blocks of a ledger, where a quiet night looks the same, from LEAP_MS on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ AHEAD_MAX_S: Final = 366 * 86_400.0  # a home may sleep for a year
 BEHIND_MAX_S: Final = 86_400.0  # a hardware clock in another time zone; what it wrote ahead is caught up within ten days
 SLOWER: Final = 0.1
 LEAP_MS: Final = DAY_MS
+JUMP_MS: Final = DAY_MS // 24
 LEAPS_MAX: Final = 128  # more than READS has days
 WITNESS_DAYS: Final = 1  # a date says which day it is, here or on the other side of the world
 
@@ -61,7 +63,7 @@ class SteadyClock:
         if 0 <= ahead <= FOLLOWED_S or self._has_stayed(ahead, running):
             if ahead > FOLLOWED_S:
                 self._met_ms = max(self._met_ms, int(self._now * 1000))
-                self.met(int(wall * 1000))
+                self.met(int(wall * 1000), JUMP_MS)
             self._now, self._odd_since = wall, None
         elif -BEHIND_MAX_S <= ahead < 0:
             self._now, self._odd_since = self._now - min(passed * SLOWER, -ahead), None
@@ -75,9 +77,9 @@ class SteadyClock:
             self._odd_since, self._odd_by = running, ahead
         return running - self._odd_since >= STAYED_S
 
-    def met(self, ms: int) -> None:
-        """A trace of this moment: a block, in the order of a replay, or its end."""
-        if ms - self._met_ms > LEAP_MS and self._met_ms:
+    def met(self, ms: int, least_ms: int = LEAP_MS) -> None:
+        """A trace of this moment: a block, in the order of a replay, or its end. A leap to it has `least_ms`."""
+        if ms - self._met_ms > least_ms and self._met_ms:
             self._leaps.append((self._met_ms, ms))
         self._met_ms = max(self._met_ms, ms)
 

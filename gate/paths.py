@@ -7,7 +7,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bus.identity import derived_user_key
+from bus.identity import USER_KEY_BYTES, derived_user_key
+
+
+def _key(path: Path) -> bytes:
+    """ValueError for one that was cut short: ids would be hashed without a secret."""
+    key = bytes.fromhex(path.read_text().strip())
+    if len(key) != USER_KEY_BYTES:
+        raise ValueError(f"{path} has {len(key)} bytes, not {USER_KEY_BYTES}")
+    return key
 
 
 class Paths:
@@ -38,8 +46,8 @@ class Paths:
         """The key that hashes the ids of a tenant's end users. OSError or ValueError where there is none, or no whole one."""
         own = self.home / "trust" / "tenants" / tenant / "user-ids.key"
         if own.exists() or not self.user_ids_key.exists():
-            return bytes.fromhex(own.read_text().strip())
-        return derived_user_key(bytes.fromhex(self.user_ids_key.read_text().strip()), account)
+            return _key(own)
+        return derived_user_key(_key(self.user_ids_key), account)
 
     def can_give(self, tenant: str, account: str, key: bytes) -> bool:
         """Whether `user_key` will give `key` after a restart, and to each gatekeeper that has the same master key."""

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from nats.aio.client import Client
 
+from bus.errors import ConfigError
 from gate.index_state import NewMemory
 from gate.ledger import erased
 from gate.ledger import events as E
@@ -288,7 +289,11 @@ class Recovery:
         try:
             return self.shard.paths.user_key(name, account)
         except (OSError, ValueError) as e:
-            raise LedgerCorrupt(f"the key for end users' ids of tenant {name} can't be read: {e}.") from e
+            raise ConfigError(
+                f"The key for end users' ids of tenant {name} can't be used: {e}.",
+                reason="trust_lost",
+                advice="Put trust/ back from a copy that was made --with-keys.",
+            ) from e
 
     def _same_chain(self, section: Section) -> None:
         stood = self.stood.get(section.tenant)

@@ -89,7 +89,7 @@ def _locked(handle: IO[str]) -> bool:
 
 async def connect(paths: Paths, where: Servers) -> tuple[Client, str]:
     """The gatekeeper's connection, and the CORE account that it belongs to."""
-    credential = parse_creds(paths.creds.read_text())
+    credential = parse_creds(_text(paths.creds))
     core = verify_jwt(credential.jwt).body("user", UserNats).issuer_account
 
     async def on_reconnected() -> None:
@@ -179,7 +179,7 @@ async def opened(
         clock = SteadyClock()
         clock.begin(await _newest_ms(nc, paths.shard, states[0].last), day)
         lineage = open_lineage(paths, {"LEDGER": states[0].identity, "READS": states[1].identity})
-        operator = paths.operator_jwt.read_text().strip()
+        operator = _text(paths.operator_jwt).strip()
         registry = _registry(paths, operator)
         shard = Shard(
             paths=paths,
@@ -210,12 +210,22 @@ async def opened(
             await asyncio.wait_for(nc.close(), 2)
 
 
+def _text(path: Path) -> str:
+    """`ConfigError` (file_missing) where a file that a start needs can't be read: a restart won't bring it."""
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is no text"
+        raise ConfigError(f"{path} can't be read: {why}.", reason="file_missing", advice="Put it back from a copy.") from None
+
+
 def _registry(paths: Paths, operator: str) -> dict[str, RegistryEntry]:
     try:
         return verify_registry(paths.registry.read_text().strip(), operator)
-    except (ConfigError, ValueError) as e:
+    except (ConfigError, OSError, ValueError) as e:
+        why = e.message if isinstance(e, ConfigError) else e.strerror if isinstance(e, OSError) else "it is no text"
         raise ConfigError(
-            f"{paths.registry} can't be used: {e.message if isinstance(e, ConfigError) else 'it is no text'}",
+            f"{paths.registry} can't be used: {why}",
             reason="registry_damaged",
             advice="Put it back from a copy (each snapshot has one), then `cordon tenant add` again each tenant that came later.",
         ) from None

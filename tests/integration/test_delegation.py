@@ -155,6 +155,37 @@ def test_an_issuer_without_its_keys_says_so_and_what_the_operator_does_not_that_
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
+def test_children_of_an_issuer_whose_keys_were_lost_end_with_them_and_the_next_ones_share_the_same_head(world: World) -> None:
+    async def scenario() -> None:
+        async with room(world, "chief") as (_, m):
+            old = await m["chief"].delegate("old", verbs=["write", "query"])
+            async with connected(world, old.creds) as memory:
+                source = await memory.write("Pilot dues of Skerry are 40 crowns", origin="external")
+            registry, folder = world.home.registry.read_text(), world.home.issuer_trust("acme")
+            shutil.rmtree(folder)
+            async with Control(world.home) as control:
+                await control.tenant_add("acme")  # makes what is missing
+            assert isinstance(await refusal(world, old.creds), Denied)
+            new = await m["chief"].delegate("new", verbs=["write", "query"])
+            async with connected(world, new.creds) as memory:
+                copy = await memory.write("Pilot dues of Skerry are 40 crowns")
+                assert (copy.origin, copy.parents) == ("external", [source.id])
+            write_private(world.home.registry, registry)  # as it was, in which the lost keys count and the new ones don't
+            await kill_and_wait(world, "gatekeeper")
+            for creds in (old.creds, new.creds):
+                assert isinstance(await refusal(world, creds), Denied)
+            async with Control(world.home) as control:
+                await control.tenant_add("acme")
+                assert isinstance(await refusal(world, old.creds), Denied)
+                async with connected(world, new.creds) as memory:
+                    assert copy.id in (await memory.query("pilot dues of Skerry")).ids
+                assert (await control.agent_revoke("acme", old.name))["state"] == "revoked"
+            assert (await m["chief"].query("pilot dues of Skerry")).admitted, "what they wrote stays"
+
+    asyncio.run(scenario())
+
+
 def test_a_childs_time_ends_it_within_a_second(shared_world: World) -> None:
     world = shared_world
 

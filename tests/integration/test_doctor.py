@@ -29,6 +29,7 @@ NAMES = [check.name for check in CHECKS]
 
 
 KEPT = ("snapshots", "kept")
+FILES = (*KEPT, "files-1")
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +39,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.create()
     trust = Trust(home, time.time)
     trust.create()
-    tenants = [trust.make_tenant(name) for name in ("acme", "globex")]
-    trust.write_registry()
     server = start_server(home)
     try:
+        asyncio.run(_push(home, []))
+        tenants = [trust.make_tenant(name) for name in ("acme", "globex")]
+        trust.write_registry()
         asyncio.run(_push(home, [trust.tenant_jwt(t) for t in tenants]))
     finally:
         stop_server(server, home)
@@ -292,8 +294,8 @@ FAULTS: dict[str, tuple[Callable[[Home], None], str, str]] = {
     "a monitor for everybody": (appended("http: 8222"), "server_listen", "http serves 8222"),
     "a server file that can't be read": (appended('include "more.conf"'), "server_listen", "can't be read"),
     "TLS of yesterday": (appended('tls { cert_file: "a.pem", key_file: "b.pem" }'), "server_listen", "takes TLS older than 1.3"),
-    "a snapshot that others may read": (chmod(0o644, *KEPT, "cordon.toml"), "snapshot_folders", "cordon.toml has mode 0644"),
-    "a snapshot that was changed": (cut(*KEPT, "cordon.toml"), "snapshot_files", "cordon.toml: it isn't what was written"),
+    "a snapshot that others may read": (chmod(0o644, *FILES, "cordon.toml"), "snapshot_folders", "cordon.toml has mode 0644"),
+    "a snapshot that was changed": (cut(*FILES, "cordon.toml"), "snapshot_files", "cordon.toml: it isn't what was written"),
     "routes without TLS": (appended('cluster { listen: "127.0.0.1:6222" }'), "server_routes", "cluster has no TLS"),
     "routes that prove nothing": (
         appended('cluster { listen: "127.0.0.1:6222", tls { cert_file: "a.pem", min_version: "1.3" } }'), "server_routes",

@@ -5,15 +5,12 @@ or the shard stops. How much is made again is counted.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from nats.aio.client import Client
 
@@ -26,6 +23,7 @@ from gate.projections import ProjectionUnusable
 from gate.service import listen, opened
 from gate.shard import Shard
 
+from .damages import Damage, behind, change, cut, emptied, flipped, missing, other_version
 from .scenes import broker_alone, in_process
 from .world import World, running
 
@@ -55,6 +53,10 @@ class Past:
 
     def path(self, which: str) -> Path:
         return self.catalog if which == "catalog" else self.home.lineage(0)
+
+    def damage(self, which: str, fate: Damage) -> None:
+        path = self.path(which)
+        fate(path, self.early / path.relative_to(self.home.shard(0)))
 
     def put_back(self, copy: Path) -> None:
         shutil.rmtree(self.home.shard(0))
@@ -110,40 +112,11 @@ async def contents(shard: Shard) -> dict[str, Any]:
 
 
 # --- what happens to a file -----------------------------------------------------------------------------
-def missing(past: Past, path: Path) -> None:
-    for side in path.parent.glob(path.name + "*"):
-        side.unlink()
-
-
-def flipped(past: Past, path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    for at in range(0, min(len(data), 3 * 4096), 16):
-        data[at] ^= 0xFF
-    path.write_bytes(data)
-
-
-def cut(past: Past, path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 3)
-
-
-def emptied(past: Past, path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def other_version(past: Past, path: Path) -> None:
-    change(path, "UPDATE position SET schema = 99", "UPDATE about SET schema = 99")
-
-
-def behind(past: Past, path: Path) -> None:
-    missing(past, path)
-    shutil.copy(past.early / path.relative_to(past.home.shard(0)), path)
-
-
-def foreign(past: Past, path: Path) -> None:
+def foreign(path: Path, early: Path) -> None:
     change(path, "UPDATE position SET stream = 'another'", "UPDATE stream SET identity = 'another' WHERE name = 'LEDGER'")
 
 
-def ahead(past: Past, path: Path) -> None:
+def ahead(path: Path, early: Path) -> None:
     change(
         path,
         "UPDATE position SET tenant_seq = tenant_seq + 9, ledger_seq = ledger_seq + 9",
@@ -151,32 +124,19 @@ def ahead(past: Past, path: Path) -> None:
     )
 
 
-def ahead_in_reads(past: Past, path: Path) -> None:
+def ahead_in_reads(path: Path, early: Path) -> None:
     change(path, "", "UPDATE position SET seq = seq + 9 WHERE stream = 'READS'")
 
 
-def other_chain(past: Past, path: Path) -> None:
+def other_chain(path: Path, early: Path) -> None:
     change(path, "UPDATE position SET chain = zeroblob(32)", "")
-
-
-def change(path: Path, sqlite: str, duck: str) -> None:
-    if path.suffix == ".sqlite":
-        with sqlite3.connect(path) as db:
-            db.execute(sqlite)
-        db.close()
-        return
-    with duckdb.connect(str(path)) as store:
-        store.execute(duck)
-
-
-Fate = Callable[[Past, Path], None]
 
 
 @pytest.mark.parametrize("which", ["catalog", "lineage"])
 @pytest.mark.parametrize("fate", [missing, flipped, cut, emptied, other_version, behind])
-def test_a_projection_in_doubt_is_made_again_and_no_other_is(past: Past, which: str, fate: Fate) -> None:
+def test_a_projection_in_doubt_is_made_again_and_no_other_is(past: Past, which: str, fate: Damage) -> None:
     past.put_back(past.late)
-    fate(past, past.path(which))
+    past.damage(which, fate)
     found, replayed = asyncio.run(started(past.home))
     assert found == past.found
     rows = LATER if fate is behind else MEMORIES
@@ -191,7 +151,7 @@ def test_a_projection_in_doubt_is_made_again_and_no_other_is(past: Past, which: 
     assert aside == (set() if fate in (missing, behind) or emptied_is_new(which, fate) else {past.path(which).name})
 
 
-def emptied_is_new(which: str, fate: Fate) -> bool:
+def emptied_is_new(which: str, fate: Damage) -> bool:
     """SQLite takes an empty file for a new database."""
     return fate is emptied and which == "catalog"
 
@@ -208,10 +168,10 @@ def emptied_is_new(which: str, fate: Fate) -> bool:
     ],
 )
 def test_a_projection_of_another_past_stops_the_shard_and_nothing_is_made_again(
-    past: Past, which: str, fate: Fate, why: str
+    past: Past, which: str, fate: Damage, why: str
 ) -> None:
     past.put_back(past.late)
-    fate(past, past.path(which))
+    past.damage(which, fate)
     for _ in range(2):  # a second try finds the same
         with pytest.raises((LedgerWentBack, ProjectionUnusable), match=why):
             asyncio.run(started(past.home))
@@ -220,8 +180,8 @@ def test_a_projection_of_another_past_stops_the_shard_and_nothing_is_made_again(
 
 def test_a_kill_between_the_two_stores_is_mended_by_what_each_lacks(past: Past) -> None:
     past.put_back(past.late)
-    behind(past, past.catalog)
-    missing(past, past.home.lineage(0))
+    past.damage("catalog", behind)
+    past.damage("lineage", missing)
     found, replayed = asyncio.run(started(past.home))
     assert found == past.found
     assert (replayed["catalog_rows"], replayed["lineage_blocks"]) == (LATER, past.blocks)
@@ -234,7 +194,7 @@ def test_whoever_asks_during_a_rebuild_is_told_how_far_it_is_and_never_a_wrong_a
 ) -> None:
     monkeypatch.setattr(recovery, "FLUSH_MEMORIES", 1)  # as many stops on the way as there are memories
     past.put_back(past.late)
-    missing(past, past.catalog)
+    past.damage("catalog", missing)
     answers: list[dict[str, Any]] = []
 
     async def ask(ended: asyncio.Event) -> None:

@@ -9,12 +9,11 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -28,6 +27,7 @@ from gate.shard import Shard
 from gate.state.columns import Columns
 from gate.state.tenant import Tenant
 
+from .damages import Damage, behind, cut, flipped, missing, other_version
 from .scenes import broker_alone, document, in_process
 from .stored import core_client, streams
 from .world import UP_S, World, running, verified
@@ -137,52 +137,20 @@ def _catalog(home: Home) -> Path:
 
 
 # --- projections --------------------------------------------------------------------------------------
-def _missing(past: Past, path: Path) -> None:
-    path.unlink()
-
-
-def _flipped(past: Past, path: Path) -> None:
-    """Every 16th byte of the first pages."""
-    data = bytearray(path.read_bytes())
-    for at in range(0, min(len(data), 3 * 4096), 16):
-        data[at] ^= 0xFF
-    path.write_bytes(data)
-
-
-def _cut(past: Past, path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 3)
-
-
-def _other_schema(past: Past, path: Path) -> None:
-    if path.suffix == ".sqlite":
-        with sqlite3.connect(path) as db:
-            db.execute("UPDATE position SET schema = 99")
-        db.close()
-        return
-    with duckdb.connect(str(path)) as lineage:
-        lineage.execute("UPDATE about SET schema = 99")
-
-
-def _behind(past: Past, path: Path) -> None:
-    shutil.copy(past.early / "shard" / path.relative_to(past.world.home.shard(0)), path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [_missing, _flipped, _cut, _other_schema, _behind])
-def test_a_projection_that_can_t_be_used_is_made_again_and_the_answers_are_the_same(
-    past: Past, damage: Callable[[Past, Path], None]
-) -> None:
+@pytest.mark.parametrize("damage", [missing, flipped, cut, other_version, behind])
+def test_a_projection_that_can_t_be_used_is_made_again_and_the_answers_are_the_same(past: Past, damage: Damage) -> None:
     home = past.world.home
     supervisor.stop(home)
     _restore(home, past.late, past.late)
     for path in (_catalog(home), home.lineage(0)):
-        damage(past, path)
+        damage(path, past.early / "shard" / path.relative_to(home.shard(0)))
     try:
         assert _start(home).state == "ready"
         assert asyncio.run(answers_of(past.world)) == past.answers
         assert asyncio.run(verified(home))["ok"]
         aside = {p.name for folder in home.run.glob("aside-*") for p in folder.rglob("*") if p.is_file()}
-        expected = set() if damage in (_missing, _behind) else {"catalog.sqlite", "lineage.duckdb"}
+        expected = set() if damage in (missing, behind) else {"catalog.sqlite", "lineage.duckdb"}
         assert aside == expected
     finally:
         supervisor.stop(home)

@@ -12,7 +12,7 @@ import pytest
 
 from broker_config import supervisor
 from broker_config.home import Home, Settings, SnapshotSchedule, rendered, write_private
-from broker_config.scheduled import PREFIX, Scheduled, due, make
+from broker_config.scheduled import INCOMPLETE, PREFIX, RETRY_S, Scheduled, due, make
 from broker_config.snapshots import Snapshots
 from bus.errors import ConfigError
 from cli.main import run
@@ -93,6 +93,28 @@ def test_a_home_that_serves_makes_what_it_missed_once_and_keeps_the_newest_and_w
     make(home, now + HOUR_S)
     assert not due(home, now + 1.5 * HOUR_S), "and makes none due again and again"
     assert names(home) == ["by-hand", f"{PREFIX}{datetime.fromtimestamp(now + HOUR_S, UTC):%Y%m%dt%H%M%Sz}", stamps[1]]
+
+
+@pytest.mark.slow
+def test_a_registry_that_is_damaged_when_one_is_made_is_told_until_it_is_mended(world: World) -> None:
+    home = world.home
+    for name in names(home):
+        (home.snapshots / name / "manifest.json").unlink()
+    scheduled(home, "24h")
+    whole = home.registry.read_text()
+    one = Scheduled(home, look_s=0.0)
+    write_private(home.registry, whole[:-4] + "AAAA")
+    try:
+        until_idle(one, lambda: one.problem is not None)
+    finally:
+        write_private(home.registry, whole)
+    assert one.problem is not None
+    assert one.problem.reason == INCOMPLETE
+    assert "registry.jwt: it doesn't verify" in one.problem.message
+    assert len(names(home)) == 1, "it has all the rest"
+    one.tick(time.monotonic() + RETRY_S)
+    assert one.problem is None
+    one.stop()
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ around(S, "capture", after="copied the ledger once")
 around(snapshots, "trust_still", before="copied the ledger again")
 around(snapshots, "write_private", after="half of policy and trust", when=named("operator.jwt"))
 around(snapshots, "write_private", before="before the manifest", after="whole, not in its place", when=named("manifest.json"))
+around(snapshots, "write_private", after="has its manifest", when=named("manifest.json"))
 around(snapshots.Path, "rename", after="in its place, nobody told", when=lambda path, to: path.suffix == ".part")
 around(snapshots.Path, "rename", after="out of the list", when=lambda path, to: to.suffix == ".part")
 around(os, "unlink", after="half removed", when=lambda name, *_: name == "streams.json")
@@ -89,6 +90,7 @@ COPIER = (
     "has the segment of READS", "before streams.json", "has streams.json",
 )  # fmt: skip
 FORGETTER = ("before texts go", "noted which texts go", "texts are gone, streams.json is old")
+RENEWER = ("copied the ledger again", "half of policy and trust", "before the manifest", "has its manifest")
 REMOVER = ("out of the list", "half removed")
 RESTORER = ("has the keys", "has what came later", "made the streams", "restored, not in its place")
 POURER = ("poured the ledger", "carried over what came later")
@@ -174,6 +176,22 @@ def test_a_snapshot_killed_at_any_step_is_none_and_the_next_is_whole(world: Worl
     assert snapshots.verify(snapshots.find(name))["findings"] == [], "it shares the segments of all before it"
     asyncio.run(serves(world, "after all"))
     assert asyncio.run(verified(world.home))["findings"] == []
+
+
+def test_a_backup_killed_at_any_step_of_its_renewal_stays_whole_and_the_next_run_leaves_nothing_behind(
+    world: World, tmp_path: Path
+) -> None:
+    folder, snapshots = tmp_path / "backup", Snapshots(world.home)
+    snapshots.backup(folder)
+    for step in RENEWER:
+        asyncio.run(serves(world, step))
+        dies(world, step, "backup", "--to", str(folder))
+        copy = snapshots.find(str(folder))
+        assert wrong_files(copy) == [], step
+        assert snapshots.verify(copy)["findings"] == [], step
+        renewed, new = snapshots.backup(folder)
+        assert new > 0 or step == "has its manifest"
+        assert [p.name for p in folder.glob("files-*")] == [renewed.manifest.under]
 
 
 def test_a_text_that_a_killed_snapshot_was_about_to_forget_is_in_none_that_comes_after_it(world: World, tmp_path: Path) -> None:

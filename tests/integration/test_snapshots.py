@@ -26,7 +26,7 @@ from broker_config.control import Control
 from broker_config.drills import Drill
 from broker_config.home import Home, write_private
 from broker_config.restore import Restore, Wish
-from broker_config.snapshots import Copy, Snapshots
+from broker_config.snapshots import Copy, Snapshots, alone_in
 from cli.main import run as cordon
 from gate.ledger import erased as erased_copies
 from gate.ledger.block import decode, strip
@@ -37,6 +37,7 @@ from .stored import any_right, streams
 from .test_erasure import done, found
 from .world import UP_S, World, running, verified
 
+QUICK = bus.Timing(request_s=0.5, deadline_s=1.5)
 MARK = "zanzibar-ledger-marker"
 
 
@@ -147,6 +148,43 @@ def test_what_was_erased_held_or_revoked_after_the_snapshot_stays_so_in_a_home_m
 
 
 @pytest.mark.slow
+def test_a_home_to_look_at_cuts_whom_the_live_one_revokes_later_and_takes_nothing_of_it_back(world: World) -> None:
+    async def reads(at: World, name: str) -> bool:
+        try:
+            async with bus.connect(at.home.url, at.creds(name), project="p1", timing=QUICK) as memory:
+                return bool((await memory.query("invoices")).admitted)
+        except bus.Denied:
+            return False
+
+    async def revoked(name: str) -> None:
+        async with Control(world.home) as control:
+            await control.agent_revoke("acme", name)
+
+    async def cut(at: World, name: str) -> None:
+        async with at.agent("stays") as stays:
+            await stays.query("invoices")
+            await revoked(name)
+            deadline = time.monotonic() + UP_S
+            while await reads(at, name):
+                assert time.monotonic() < deadline
+            assert (await stays.query("invoices")).admitted, "nobody else is cut"
+
+    for name in ("stays", "cut-later", "cut-while-down"):
+        asyncio.run(world.add(name, "p1"))
+    copy = Snapshots(world.home).create("before-cuts")
+    with restored(world, copy) as there:
+        assert asyncio.run(reads(there, "cut-later"))
+        asyncio.run(cut(there, "cut-later"))
+        assert asyncio.run(reads(there, "cut-while-down"))
+        supervisor.stop(there.home)
+        asyncio.run(revoked("cut-while-down"))
+        assert supervisor.start(there.home, detach=True, ready_timeout_s=UP_S).state == "ready"
+        assert not asyncio.run(reads(there, "cut-while-down")), "from its first moment on"
+        assert not asyncio.run(reads(there, "cut-later"))
+        assert asyncio.run(reads(there, "stays"))
+
+
+@pytest.mark.slow
 def test_a_snapshot_somewhere_else_does_not_bring_an_erased_text_back(world: World, tmp_path: Path) -> None:
     mark = "gherkin-trellis-5521"
 
@@ -211,7 +249,7 @@ def test_what_is_damaged_is_named_with_its_file_and_not_restored(world: World, t
     damages: dict[str, Callable[[bytes], bytes]] = {
         next(copy.folder.glob("ledger-*.seg")).name: lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:],
         next(copy.folder.glob("reads-*.seg")).name: lambda data: data[:-1],
-        "trust/operator.jwt": lambda data: data + b" ",
+        f"{copy.manifest.under}/trust/operator.jwt": lambda data: data + b" ",
         "streams.json": lambda data: data.replace(b'"last"', b'"lost"'),
     }
     for n, (name, damage) in enumerate(damages.items()):
@@ -224,6 +262,11 @@ def test_what_is_damaged_is_named_with_its_file_and_not_restored(world: World, t
             Restore(world.home, bad).run(Wish(into=tmp_path / "home", by="kim"))
         assert (refused.value.reason, str(folder / name) in refused.value.message) == ("snapshot_damaged", True), name
         assert not (tmp_path / "home").exists()
+    strange = copy.files / "policy" / "acme" / "p9.toml"
+    strange.parent.mkdir(parents=True, exist_ok=True)
+    strange.write_text('mode = "shadow"')
+    assert Snapshots(world.home).verify(copy)["findings"] == [f"{strange}: the copy didn't have it"]
+    strange.unlink()
     (copy.folder / next(copy.folder.glob("ledger-*.seg")).name).unlink()
     with pytest.raises(bus.Rejected, match=r"ledger-.*\.seg"):
         Restore(world.home, copy).run(Wish(into=tmp_path / "home", by="kim"))
@@ -245,6 +288,17 @@ def test_a_snapshot_that_was_killed_while_it_was_made_is_none_and_the_next_is_wh
     copy = snapshots.create("killed")
     assert not part.exists()
     assert snapshots.verify(copy)["findings"] == []
+
+
+def test_two_backups_into_one_folder_do_not_run_at_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots = Snapshots(world.home)
+    snapshots.backup(tmp_path / "backup")
+    monkeypatch.setattr(copies, "BUSY_WAIT_S", 0.1)
+    with alone_in(tmp_path / "backup"), pytest.raises(bus.Conflict) as busy:
+        snapshots.backup(tmp_path / "backup")
+    assert busy.value.reason == "snapshot_busy"
+    _, new = snapshots.backup(tmp_path / "backup")
+    assert new == 0
 
 
 def test_a_snapshot_waits_for_what_a_killed_one_had_started_and_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,8 @@ def test_a_lineage_store_that_was_found_damaged_in_use_is_set_aside_at_the_next_
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("left", [b"", b"no registry", b"\xff\xfe"])
-def test_a_registry_that_is_damaged_is_named_with_its_file(world: World, left: bytes) -> None:
+@pytest.mark.parametrize("left", [b"", b"no registry", b"\xff\xfe", None])
+def test_a_registry_that_is_damaged_is_named_with_its_file(world: World, left: bytes | None) -> None:
     registry = Paths(world.home.path).registry
     whole = registry.read_bytes()
 
@@ -96,7 +96,7 @@ def test_a_registry_that_is_damaged_is_named_with_its_file(world: World, left: b
             pass
 
     with broker_alone(world.home):
-        registry.write_bytes(left)
+        registry.write_bytes(left) if left is not None else registry.unlink()
         try:
             with pytest.raises(ConfigError) as refused:
                 asyncio.run(start())

@@ -186,7 +186,7 @@ def rotation_sheds() -> AbstractContextManager[Any]:
 
 def leaps_are_lived_through() -> AbstractContextManager[Any]:
     """A start believes that all the time has passed that its clock says."""
-    return patch.object(SteadyClock, "met", lambda self, ms: None)
+    return patch.object(SteadyClock, "met", lambda self, ms, least_ms=0: None)
 
 
 PLANTS: Final[dict[str, tuple[Plant, int]]] = {

@@ -113,6 +113,18 @@ def test_time_that_nobody_saw_pass_is_told_from_what_was_lived_through() -> None
     assert m.clock.unseen_ms(m.clock()) == 0
 
 
+@pytest.mark.parametrize(("by_s", "unseen_s"), [(15 * 3_600.0, 15 * 3_600.0), (600.0, 0.0)])
+def test_hours_that_a_running_machine_s_clock_jumps_are_unseen_too(by_s: float, unseen_s: float) -> None:
+    m = Machine()
+    m.clock.begin(int(NOON_S * 1000))
+    m.clock.met(m.clock())
+    m.after(10 * 3_600.0)
+    m.set_by = by_s
+    m.after(1)
+    m.after(STAYED_S)
+    assert m.clock.unseen_ms(int(NOON_S * 1000)) == pytest.approx(unseen_s * 1000, abs=1)
+
+
 def test_an_empty_ledger_begins_whenever_the_machine_says() -> None:
     m = Machine()
     m.clock.begin(0)

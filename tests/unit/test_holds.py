@@ -17,6 +17,8 @@ from bus import frames
 from bus.frames import Case, CaseQuery, Cases, Hold, Notice, Plan, Release, Trace, TraceAnswer
 from bus.limits import PAYLOAD_BYTES_MAX
 from gate import ids, operators
+from gate.clock import STAYED_S, SteadyClock
+from gate.config import DAY_MS
 from gate.containment import notices
 from gate.containment.plans import PART
 from gate.identify import Principal
@@ -299,6 +301,36 @@ def test_an_overdue_case_stays_held_while_the_ledger_is_full() -> None:
         shard.ledger.full_after = None
         await shard.holds.tend(room.story.t)
         assert (case.state, room.story.t.held_total) == ("released", 0)
+
+    run(scenario)
+
+
+def test_a_leap_of_the_clock_ends_no_hold_of_suspects_and_their_time_does() -> None:
+    async def scenario(room: Room, shard: SmallShard) -> None:
+        began, running = room.story.ms, [0.0]
+        leap = [0.0]
+        clock = SteadyClock(lambda: began / 1000 + running[0] + leap[0], lambda: running[0])
+        clock.begin(began)
+        clock.met(clock())
+        shard.now_ms, shard.unseen_ms = clock, clock.unseen_ms
+
+        async def tended_after(seconds: float) -> str:
+            running[0] += seconds
+            clock()
+            await shard.holds.tend(room.story.t)
+            return case.state
+
+        await hold_now(shard, room.ops, room.text(room.root))
+        (case,) = room.story.t.cases.values()
+        case.until_ms = clock() + DAY_MS
+        for by_s in (15 * 3_600.0, 40 * 86_400.0):  # less than a day, and a month
+            leap[0] += by_s
+            clock()
+            assert await tended_after(STAYED_S) == "open"
+            assert clock() - began > by_s * 1000, "the leap is followed"
+        assert clock() > case.until_ms
+        assert await tended_after(86_400.0 - 3 * STAYED_S) == "open"
+        assert await tended_after(2 * STAYED_S) == "released"
 
     run(scenario)
 

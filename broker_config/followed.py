@@ -1,0 +1,79 @@
+"""A home that was restored to look at, beside the one that it was made of: what is revoked there later is revoked here, too.
+
+Both have the same operator, keys and credentials, and agents read in both. So whoever is cut, rotated, suspended or deleted in
+the live home is cut here: before the broker starts, and within LOOK_S while it is up.
+
+Invariant: only ever more is revoked; what the live home lifts again stays revoked here until the next restore. A home that agents
+may write in follows nobody: it is the one that goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from .control import Control
+from .home import Home, write_private
+from .trust import EVERYBODY, Tenant, Trust
+
+LOOK_S: Final = 5.0
+
+
+class Followed:
+    """What `home` takes over. Times of `tick` are seconds of any one clock."""
+
+    def __init__(self, home: Home) -> None:
+        self.home, self._trust = home, Trust(home, time.time)
+        self._next = 0.0
+        self._unpushed: set[str] = set()  # tenants
+
+    def before_start(self) -> None:
+        """While the broker is down: it reads the accounts from its folder."""
+        for tenant in self._cut():
+            write_private(self.home.broker_jwt / f"{tenant.account}.jwt", self._trust.tenant_jwt(tenant))
+
+    def tick(self, now: float) -> None:
+        """While it is up. CordonError and OSError: it is tried again at the next look."""
+        if now < self._next:
+            return
+        self._next = now + LOOK_S
+        self._unpushed |= {tenant.name for tenant in self._cut()}
+        if self._unpushed:
+            anyio.run(self._push)
+            self._unpushed.clear()
+
+    async def _push(self) -> None:
+        async with Control(self.home) as control:
+            for name in sorted(self._unpushed):
+                await control.push_account(self._trust.tenant_jwt(self._trust.tenant(name)))
+
+    def _cut(self) -> list[Tenant]:
+        """Tenants of which more is revoked from now on."""
+        source = self._source()
+        if source is None:
+            return []
+        there, found = Trust(source, time.time), []
+        for name in self._trust.tenant_names():
+            revoked = {EVERYBODY: 0} if source.deleted(name).exists() else there.revocations(name)
+            mine = self._trust.revocations(name)
+            more = [key for key, at in revoked.items() if mine.get(key, -1) < at]
+            if more:
+                found.append(self._trust.tenant(name))
+                self._trust.revoke(found[-1], more)
+        return found
+
+    def _source(self) -> Home | None:
+        """The home that this one was made of, if it is there and this one is for looking."""
+        if not self.home.restored.exists():
+            return None
+        made = json.loads(self.home.restored.read_bytes())
+        looked_at = self.home.settings().read_only or made.get("only")
+        source = Home(Path(made["source"])) if made.get("source") and looked_at else None
+        if source is None or not source.operator_jwt.exists():
+            return None
+        same = source.operator_jwt.read_bytes() == self.home.operator_jwt.read_bytes()
+        return source if same else None
