@@ -11,8 +11,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final
@@ -30,6 +30,8 @@ STREAMS_FILE: Final = "streams.json"
 FORGOTTEN_FILE: Final = "forgotten.json"
 LOCK_FILE: Final = ".lock"
 VERSION: Final = 1
+ENDING_S: Final = 2.0  # for the lock: what a killed one had started is told to end, and does within this
+ENDING_POLL_S: Final = 0.02
 _U32: Final = Layout(">I")
 
 Erased = frozenset[tuple[str, int]]
@@ -248,12 +250,25 @@ def forget_in_all(snapshots: Path, erased: Erased, notary: Notary) -> int:
     """
     if not snapshots.exists():
         return 0
-    with suppress(BlockingIOError), (snapshots / LOCK_FILE).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by whoever makes or removes one
-        for left in (*snapshots.glob(".*.part"), *snapshots.glob("*/.*.new")):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    with (snapshots / LOCK_FILE).open("a") as lock:
+        if _locked(lock.fileno(), wait_s=ENDING_S if any(snapshots.glob(".*.part")) else 0.0):
+            for left in (*snapshots.glob(".*.part"), *snapshots.glob("*/.*.new")):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
     kept = ((streams.parent, read_kept(streams.parent)) for streams in sorted(snapshots.glob(f"*/{STREAMS_FILE}")))
     return sum(forget(folder, k.ledger, erased, notary) for folder, k in kept if k is not None)
+
+
+def _locked(fd: int, wait_s: float) -> bool:
+    """Whoever makes or removes a copy holds this lock; of one that was killed, what it had started, until that has ended."""
+    give_up = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                return False
+        time.sleep(ENDING_POLL_S)
 
 
 def without(data: bytes, no: int, erased: Erased) -> bytes:
