@@ -18,7 +18,7 @@ import anyio
 
 from .control import Control
 from .home import Home, write_private
-from .trust import EVERYBODY, Tenant, Trust
+from .trust import EVERYBODY, Trust
 
 LOOK_S: Final = 5.0
 
@@ -32,16 +32,24 @@ class Followed:
         self._unpushed: set[str] = set()  # tenants
 
     def before_start(self) -> None:
-        """While the broker is down: it reads the accounts from its folder."""
-        for tenant in self._cut():
+        """While the broker is down: it reads the accounts from its folder. All, for a kill may have kept one from it."""
+        source = self._source()
+        if source is None:
+            return
+        self._unpushed = set(self._trust.tenant_names())
+        self._cut(source)
+        for tenant in map(self._trust.tenant, sorted(self._unpushed)):
             write_private(self.home.broker_jwt / f"{tenant.account}.jwt", self._trust.tenant_jwt(tenant))
+        self._unpushed.clear()
 
     def tick(self, now: float) -> None:
         """While it is up. CordonError and OSError: it is tried again at the next look."""
         if now < self._next:
             return
         self._next = now + LOOK_S
-        self._unpushed |= {tenant.name for tenant in self._cut()}
+        source = self._source()
+        if source is not None:
+            self._cut(source)
         if self._unpushed:
             anyio.run(self._push)
             self._unpushed.clear()
@@ -51,20 +59,16 @@ class Followed:
             for name in sorted(self._unpushed):
                 await control.push_account(self._trust.tenant_jwt(self._trust.tenant(name)))
 
-    def _cut(self) -> list[Tenant]:
-        """Tenants of which more is revoked from now on."""
-        source = self._source()
-        if source is None:
-            return []
-        there, found = Trust(source, time.time), []
+    def _cut(self, source: Home) -> None:
+        """Revoke what is revoked there. Who is cut is noted first: the next tenant's files may be damaged."""
+        there = Trust(source, time.time)
         for name in self._trust.tenant_names():
             revoked = {EVERYBODY: 0} if source.deleted(name).exists() else there.revocations(name)
             mine = self._trust.revocations(name)
             more = [key for key, at in revoked.items() if mine.get(key, -1) < at]
             if more:
-                found.append(self._trust.tenant(name))
-                self._trust.revoke(found[-1], more)
-        return found
+                self._unpushed.add(name)
+                self._trust.revoke(self._trust.tenant(name), more)
 
     def _source(self) -> Home | None:
         """The home that this one was made of, if it is there and this one is for looking."""
