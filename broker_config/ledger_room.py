@@ -35,11 +35,12 @@ class LedgerRoom:
         self.problem: Problem | None = None
         self._looked, self._wait_s = -LOOK_S, AGAIN_S
         self._lent = 0
+        self._known = False  # what an earlier supervisor has lent stands with the stream: one look at the start
 
     def tick(self, now: float) -> str:
         """Lend, where the mark is and it is true. What was done, for the log; empty if nothing."""
         marked = self.home.ledger_at_end.exists()
-        if not (marked or self.problem) or now < self._looked + (self._wait_s if marked else LOOK_S):
+        if (self._known and not (marked or self.problem)) or now < self._looked + (self._wait_s if marked else LOOK_S):
             return ""
         self._looked, self._wait_s = now, LOOK_S
         try:
@@ -47,8 +48,11 @@ class LedgerRoom:
         except TimeoutError:
             return ""  # of a broker that doesn't answer the gatekeeper says more
         except CordonError as e:
-            self.problem = Problem(reason=e.reason, message=f"The ledger is full and is lent nothing: {e.message}", advice=ADVICE)
+            if marked or self.problem:
+                message = f"The ledger is full and is lent nothing: {e.message}"
+                self.problem = Problem(reason=e.reason, message=message, advice=ADVICE)
             return ""
+        self._known = True
         self.home.ledger_at_end.unlink(missing_ok=True)
         before, self._lent, self.problem = self._lent, room.lent, _problem(room)
         if not room.at_its_end:

@@ -21,7 +21,8 @@ from nats.js.api import StreamConfig
 import bus
 from broker_config import supervisor
 from broker_config.control import Control
-from broker_config.streams import LENT_MAX_SHARE, StreamRoom
+from broker_config.ledger_room import LedgerRoom
+from broker_config.streams import LENT_MAX_SHARE, StreamRoom, _enlarge
 from bus.errors import DeadlineExceeded, Unavailable
 
 from .stored import core_client, streams
@@ -211,6 +212,27 @@ def test_a_ledger_that_containment_fills_is_lent_room_up_to_a_bound_and_a_size_t
 
                 await until(over, "the status is as before", 40)
         assert (await verified(world.home))["ok"]
+
+    asyncio.run(scenario())
+
+
+def test_a_supervisor_that_starts_again_still_says_what_is_lent(world: World) -> None:
+    async def scenario() -> None:
+        async with Control(world.home) as control:
+            js = control._client().jetstream()
+            info = await js.stream_info("LEDGER_0")
+            size = info.config.max_bytes or 0
+            fresh = LedgerRoom(world.home)
+            assert await asyncio.to_thread(fresh.tick, 1.0) == ""
+            assert fresh.problem is None
+            await _enlarge(js, info, size + (1 << 20), 1 << 20)
+            try:
+                again = LedgerRoom(world.home)
+                await asyncio.to_thread(again.tick, 1.0)
+                assert again.problem is not None
+                assert again.problem.reason == "ledger_lent"
+            finally:
+                await control.streams_room({"ledger": size})
 
     asyncio.run(scenario())
 
