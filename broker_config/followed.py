@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +20,12 @@ import anyio
 
 from .control import Control
 from .home import Home, write_private
+from .processes import POLL_S, try_lock
 from .trust import EVERYBODY, Trust
 
 LOOK_S: Final = 5.0
+PUSH_S: Final = 5.0  # the supervisor waits for the broker's answer
+ALONE_S: Final = 2.0
 
 
 class Followed:
@@ -37,27 +42,40 @@ class Followed:
         if source is None:
             return
         self._unpushed = set(self._trust.tenant_names())
-        self._cut(source)
+        with self._alone(ALONE_S):  # whoever holds it longer changes nothing: the broker is down
+            self._cut(source)
         for tenant in map(self._trust.tenant, sorted(self._unpushed)):
             write_private(self.home.broker_jwt / f"{tenant.account}.jwt", self._trust.tenant_jwt(tenant))
         self._unpushed.clear()
 
     def tick(self, now: float) -> None:
-        """While it is up. CordonError and OSError: it is tried again at the next look."""
+        """While it is up. CordonError and OSError: it is tried again at the next look, as beside another change."""
         if now < self._next:
             return
         self._next = now + LOOK_S
         source = self._source()
         if source is not None:
-            self._cut(source)
+            with self._alone(0.0) as alone:
+                if alone:
+                    self._cut(source)
         if self._unpushed:
             anyio.run(self._push)
-            self._unpushed.clear()
 
     async def _push(self) -> None:
-        async with Control(self.home) as control:
-            for name in sorted(self._unpushed):
-                await control.push_account(self._trust.tenant_jwt(self._trust.tenant(name)))
+        with anyio.fail_after(PUSH_S):
+            async with Control(self.home) as control:
+                for name in sorted(self._unpushed):
+                    await control.push_account(self._trust.tenant_jwt(self._trust.tenant(name)))
+                    self._unpushed.discard(name)
+
+    @contextmanager
+    def _alone(self, wait_s: float) -> Iterator[bool]:
+        """Whether nobody else changes the trust tree meanwhile."""
+        deadline = time.monotonic() + wait_s
+        with self.home.trust_lock.open("a") as lock:
+            while not (locked := try_lock(lock.fileno())) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            yield locked
 
     def _cut(self, source: Home) -> None:
         """Revoke what is revoked there. Who is cut is noted first: the next tenant's files may be damaged."""
@@ -68,7 +86,7 @@ class Followed:
             more = [key for key, at in revoked.items() if mine.get(key, -1) < at]
             if more:
                 self._unpushed.add(name)
-                self._trust.revoke(self._trust.tenant(name), more)
+                self._trust.revoke(self._trust.tenant(name), more, at=max(revoked[key] for key in more))
 
     def _source(self) -> Home | None:
         """The home that this one was made of, if it is there and this one is for looking."""

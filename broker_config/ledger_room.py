@@ -45,15 +45,15 @@ class LedgerRoom:
         self._looked, self._wait_s = now, LOOK_S
         try:
             room = anyio.run(_lend, self.home)
-        except TimeoutError:
-            return ""  # of a broker that doesn't answer the gatekeeper says more
+            self.home.ledger_at_end.unlink(missing_ok=True)
+        except OSError:  # TimeoutError: of a broker that doesn't answer the gatekeeper says more
+            return ""
         except CordonError as e:
             if marked or self.problem:
                 message = f"The ledger is full and is lent nothing: {e.message}"
                 self.problem = Problem(reason=e.reason, message=message, advice=ADVICE)
             return ""
         self._known = True
-        self.home.ledger_at_end.unlink(missing_ok=True)
         before, self._lent, self.problem = self._lent, room.lent, _problem(room)
         if not room.at_its_end:
             self._wait_s = AGAIN_S

@@ -168,7 +168,7 @@ class Snapshots:
         )
         write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode() + "\n")
         for old in before:
-            shutil.rmtree(old)
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
 
     def capture(self, folder: Path, keep: tuple[int, ...] = ()) -> Ended:
         """The ledger's new blocks into `folder`; beside a home that is up, or with its broker started for a while.

@@ -294,9 +294,10 @@ class Trust:
         path = self.home.revocations(tenant)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
-    def revoke(self, tenant: Tenant, keys: Iterable[str], ends: Mapping[str, int] | None = None) -> None:
+    def revoke(self, tenant: Tenant, keys: Iterable[str], ends: Mapping[str, int] | None = None, *, at: int = 0) -> None:
         """Void what was issued to these keys so far (`*`: to every key). Takes effect when the account is pushed.
 
+        `at`: a unix second after now up to which it counts, if another clock was ahead.
         `ends`: keys whose credentials are over at that unix second; from then on they are left out again, for the account has
         room for some 10,000.
         """
@@ -306,7 +307,7 @@ class Trust:
         if until:
             write_private(path, msgspec.json.encode({k: end for k, end in until.items() if end > now}, order="sorted").decode())
         revoked = {k: at for k, at in self.revocations(tenant.name).items() if until.get(k, now + 1) > now}
-        self._write_revocations(tenant, revoked | dict.fromkeys(keys, now))
+        self._write_revocations(tenant, revoked | dict.fromkeys(keys, max(now, at)))
 
     def restore(self, tenant: Tenant) -> None:
         """Lift the revocation of everybody; single keys stay revoked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import time
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.followed import Followed
+from broker_config.followed import LOOK_S, Followed
 from broker_config.home import Home
 from broker_config.trust import EVERYBODY, Tenant, Trust
+from bus.errors import CordonError
 
 
 def followed(tmp_path: Path) -> tuple[Home, Home, Tenant]:
@@ -56,4 +58,31 @@ def test_the_next_tenants_damaged_file_does_not_hide_who_was_cut(tmp_path: Path)
     follower = Followed(copy)
     with pytest.raises(ValueError, match="truncated"):
         follower.tick(1.0)
+    assert follower._unpushed == {"acme"}
+
+
+def test_what_a_clock_ahead_revoked_is_taken_over_once(tmp_path: Path) -> None:
+    live, copy, acme = followed(tmp_path)
+    Trust(live, lambda: time.time() + 9_000).revoke(acme, [EVERYBODY])
+    follower = Followed(copy)
+    follower.before_start()
+    first = copy.revocations("acme").read_bytes()
+    assert first == live.revocations("acme").read_bytes()
+    follower.tick(1.0)
+    assert not follower._unpushed
+    assert copy.revocations("acme").read_bytes() == first
+
+
+def test_while_somebody_else_changes_the_trust_tree_nothing_is_written_to_it(tmp_path: Path) -> None:
+    live, copy, acme = followed(tmp_path)
+    follower = Followed(copy)
+    with copy.trust_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Trust(live, time.time).revoke(acme, [EVERYBODY])
+        follower.tick(1.0)
+        assert not copy.revocations("acme").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    with pytest.raises(CordonError):  # no broker is up to tell
+        follower.tick(1.0 + LOOK_S)
+    assert copy.revocations("acme").exists()
     assert follower._unpushed == {"acme"}
