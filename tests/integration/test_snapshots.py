@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +33,7 @@ from gate.ledger.replay import read_blocks
 from .scenes import EXTERNAL, document
 from .stored import any_right, streams
 from .test_erasure import done, found
-from .world import UP_S, World, running, verified
+from .world import UP_S, World, lock_left_behind, running, verified
 
 QUICK = bus.Timing(request_s=0.5, deadline_s=1.5)
 MARK = "zanzibar-ledger-marker"
@@ -302,25 +300,14 @@ def test_two_backups_into_one_folder_do_not_run_at_once(world: World, tmp_path: 
 
 
 def test_a_snapshot_waits_for_what_a_killed_one_had_started_and_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As a process does that was started beside the lock: it holds it until it ends.
-    holds = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    with (world.home.snapshots / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        child = subprocess.Popen(holds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock.fileno(),))
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with child, child.stdin:
-        child.stdout.readline()
+    with lock_left_behind(world.home.snapshots / ".lock") as end_soon:
         with monkeypatch.context() as patched:
             patched.setattr(copies, "BUSY_WAIT_S", 0.1)
             with pytest.raises(bus.Conflict) as busy:
                 Snapshots(world.home).create("waits")
         assert busy.value.reason == "snapshot_busy"
-        ends = threading.Timer(0.3, child.stdin.close)
-        ends.start()
+        end_soon()
         assert Snapshots(world.home).create("waits").manifest.name == "waits"
-        assert child.wait(UP_S) == 0
-        ends.join()
 
 
 def _create(home: Home, name: str) -> list[str]:

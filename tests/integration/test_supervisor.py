@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,8 @@ from broker_config.status import Status, last_status
 from broker_config.supervision import Restarts
 from broker_config.supervisor import locked, read_status, start, stop
 from bus.errors import ConfigError, Unavailable
+
+from .world import lock_left_behind
 
 DEADLINE_S = 15.0
 
@@ -152,25 +152,15 @@ def test_a_killed_supervisor_takes_its_children_along_and_up_works_again(home: H
 
 def test_up_waits_for_what_a_killed_supervisor_had_just_forked_and_no_longer(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.create()
-    holds = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    with home.up_lock.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        child = subprocess.Popen(holds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock.fileno(),))
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with child, child.stdin:
-        child.stdout.readline()
+    with lock_left_behind(home.up_lock) as end_soon:
         with monkeypatch.context() as patched:
             patched.setattr(supervisor, "ENDING_S", 0.1)
             with pytest.raises(ConfigError) as refused:
                 up(home)
         assert refused.value.reason == "already_up"
         monkeypatch.setattr(supervisor, "ENDING_S", DEADLINE_S)
-        ends = threading.Timer(0.3, child.stdin.close)
-        ends.start()
+        end_soon()
         assert up(home).state == "ready"
-        assert child.wait(DEADLINE_S) == 0
-        ends.join()
 
 
 def test_down_finishes_what_a_killed_supervisor_left(home: Home) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +25,7 @@ from nats.aio.client import Client
 import bus
 from broker_config import gate_runs, supervisor
 from broker_config.control import Control
-from broker_config.home import Home
+from broker_config.home import Home, private_folder
 from bus.identity import Credential, parse_creds
 
 UP_S = 30.0
@@ -156,3 +160,21 @@ async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.
     while not condition():
         assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
         await asyncio.sleep(0.01)
+
+
+@contextmanager
+def lock_left_behind(path: Path) -> Iterator[Callable[[], None]]:
+    """A lock as a killed process leaves it: held by one that it had started, until that ends. What is yielded ends it, soon."""
+    code = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    private_folder(path.parent)
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        child = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(lock.fileno(),))
+    assert child.stdin is not None
+    assert child.stdout is not None
+    ends = threading.Timer(0.3, child.stdin.close)
+    with child, child.stdin:
+        child.stdout.readline()
+        yield ends.start
+        assert child.wait(UP_S) == 0
+        ends.join()
